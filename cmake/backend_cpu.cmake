@@ -1,0 +1,32 @@
+# The CPU backend: portable files, and one object library per instruction set, whose -m flags must
+# not leak into anything else (tools/check_kernel_symbols.sh looks after that).
+file(GLOB sources CONFIGURE_DEPENDS src/backends/cpu/*.cc src/backends/cpu/reference/*.cc)
+list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+if(NOT sources)
+  add_library(backend_cpu INTERFACE)
+  target_link_libraries(backend_cpu INTERFACE backends)
+  return()
+endif()
+add_library(backend_cpu STATIC ${sources})
+target_link_libraries(backend_cpu PUBLIC backends PRIVATE fmt::fmt)
+
+function(add_isa name)
+  file(GLOB isa_sources CONFIGURE_DEPENDS src/backends/cpu/${name}/*.cc)
+  if(NOT isa_sources)
+    return()
+  endif()
+  add_library(cpu_${name} OBJECT ${isa_sources})
+  target_include_directories(cpu_${name} PRIVATE src)
+  # GCC 12 warns inside its own immintrin.h, and miscompiles u8 - 128 dot products when it
+  # vectorizes them for VNNI: kernels vectorize by hand.
+  target_compile_options(cpu_${name} PRIVATE ${ARGN} -O3 -fno-exceptions -fno-tree-vectorize
+                         $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  target_sources(backend_cpu PRIVATE $<TARGET_OBJECTS:cpu_${name}>)
+endfunction()
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|amd64")
+  add_isa(avx2 -mavx2 -mfma -mf16c)
+  add_isa(avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mfma -mf16c)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  add_isa(neon -march=armv8.2-a+dotprod+fp16)
+endif()

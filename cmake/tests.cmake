@@ -1,0 +1,33 @@
+# One test program per module, from the *_test.cc files beside its sources; tests/ holds what no
+# single module owns. Tests that read shared data get the folders through these definitions.
+find_package(GTest REQUIRED)
+include(GoogleTest)
+
+function(add_test_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  if(NOT arg_SOURCES)
+    return()
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE src)
+  target_link_libraries(${name} PRIVATE ${arg_LINK} GTest::gtest GTest::gmock GTest::gtest_main
+                                        fmt::fmt)
+  target_compile_definitions(${name} PRIVATE KUN_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data"
+                                             KUN_SHARED_DATA="${CMAKE_SOURCE_DIR}/../shared/data")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600)
+endfunction()
+
+foreach(module IN LISTS modules)
+  file(GLOB tests CONFIGURE_DEPENDS src/${module}/*_test.cc)
+  add_test_program(${module}_tests SOURCES ${tests} LINK ${module} ${${module}_externals})
+endforeach()
+
+file(GLOB tests CONFIGURE_DEPENDS src/backends/cpu/*_test.cc)
+add_test_program(backend_cpu_tests SOURCES ${tests} LINK backend_cpu)
+
+file(GLOB suites CONFIGURE_DEPENDS LIST_DIRECTORIES true tests/*)
+foreach(suite IN LISTS suites)
+  get_filename_component(name ${suite} NAME)
+  file(GLOB tests CONFIGURE_DEPENDS ${suite}/*_test.cc)
+  add_test_program(${name}_tests SOURCES ${tests} LINK runtime server backend_cpu)
+endforeach()

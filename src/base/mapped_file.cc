@@ -1,0 +1,42 @@
+#include "base/mapped_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace kun {
+
+Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
+    return not_found(fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)));
+  }
+  struct stat info {};
+  if (::fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(descriptor);
+    return invalid_argument(fmt::format("{} is not a regular file", path.string()));
+  }
+  const auto size = static_cast<std::size_t>(info.st_size);
+  void* address = nullptr;
+  if (size > 0) {
+    address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
+  }
+  const int error = errno;
+  ::close(descriptor);
+  if (address == MAP_FAILED) {
+    return internal_error(fmt::format("cannot map {}: {}", path.string(), std::strerror(error)));
+  }
+  return std::shared_ptr<const MappedFile>(
+      new MappedFile(path, {static_cast<const std::byte*>(address), size}));
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+}  // namespace kun

@@ -1,0 +1,94 @@
+// Ops is everything a model may ask of a device. It is the only door between models and kernels.
+//
+// Methods without a body are the floor every backend must provide. Methods with a body are fusions:
+// they are correct on every device, and a backend overrides the ones it can do faster.
+// Activations are F32 and row-major, written [rows, cols]; calls return before the work is done on
+// devices that have a queue, and in order always.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+#include "base/token.h"
+#include "device/attention.h"
+#include "tensor/tensor_view.h"
+#include "tensor/weight_view.h"
+
+namespace kun {
+
+// A weight matrix in the layout one backend likes best. Opaque to everyone else.
+class PackedMatrix {
+ public:
+  virtual ~PackedMatrix() = default;
+
+  std::int64_t rows = 0;   // output features, all fused views together
+  std::int64_t cols = 0;   // input features
+  std::int64_t bytes = 0;  // what a step reads when it uses the whole matrix
+};
+
+// Whether `linear` overwrites its output or adds to it (a residual stream).
+enum class LinearOutput : std::uint8_t { kStore, kAccumulate };
+
+// Which pairs of a head's elements RoPE rotates together.
+enum class RopeLayout : std::uint8_t {
+  kHalf,         // (i, i + d/2), as Hugging Face's rotate_half
+  kInterleaved,  // (2i, 2i + 1), as GGUF llama files and MLA
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // --- Memory -----------------------------------------------------------------------------------
+
+  // Zeroed device memory for weights, caches and scratch; aligned to 64 bytes at least.
+  virtual std::shared_ptr<std::byte> allocate(std::int64_t bytes) = 0;
+
+  // Copies the views, stacked along their rows, into the device's layout. Views of one call share
+  // `cols` and may differ in format. The checkpoint may be closed afterwards.
+  virtual Result<std::unique_ptr<PackedMatrix>> pack(std::span<const WeightView> views) = 0;
+
+  // --- Floor ------------------------------------------------------------------------------------
+
+  // out[t, o] (+)= sum_i in[t, i] * weight[o, i] + bias[o].  bias: [rows] or empty.
+  virtual void linear(ConstTensorView in, const PackedMatrix& weight, ConstTensorView bias,
+                      LinearOutput mode, TensorView out) = 0;
+
+  // out[t, :] = row ids[t] of `table`, dequantized. Requires: 0 <= ids[t] < table.rows.
+  virtual void embed(std::span<const Token> ids, const WeightView& table, TensorView out) = 0;
+
+  // out[t, i] = in[t, i] * (mean_i(in[t, :]^2) + epsilon)^-1/2 * weight[i]; in == out is allowed.
+  // Rank 3 [token, head, d] normalizes each head by itself.
+  virtual void rms_norm(ConstTensorView in, ConstTensorView weight, float epsilon,
+                        TensorView out) = 0;
+
+  // Rotates heads[t, h, :] in place. cos_sin: [token, d/2, 2], see nn/rope.h.
+  virtual void rope(TensorView heads, ConstTensorView cos_sin, RopeLayout layout) = 0;
+
+  // Writes rows[t, :] to entry slots[t] of a cache plane (block * tokens_per_block + offset),
+  // in the plane's dtype and in whatever arrangement inside a block this device reads best.
+  virtual void store_cache(ConstTensorView rows, std::span<const std::int32_t> slots,
+                           const CachePlane& plane) = 0;
+
+  // Grouped-query attention over the paged cache; see device/attention.h.
+  virtual void attention(const AttentionArguments& arguments) = 0;
+
+  // out[t, i] = silu(gate_up[t, i]) * gate_up[t, cols/2 + i]
+  virtual void silu_gate(ConstTensorView gate_up, TensorView out) = 0;
+
+  // --- Fusions ----------------------------------------------------------------------------------
+
+  // out = silu_gate(linear(in, gate_up)); scratch: [token, gate_up.rows].
+  virtual void linear_silu_gate(ConstTensorView in, const PackedMatrix& gate_up, TensorView scratch,
+                                TensorView out) {
+    linear(in, gate_up, {}, LinearOutput::kStore, scratch);
+    silu_gate(scratch, out);
+  }
+
+  // Tiles finished since the device opened; stands still only when nothing is running or all hangs.
+  virtual std::uint64_t progress() const = 0;
+};
+
+}  // namespace kun

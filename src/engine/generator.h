@@ -1,0 +1,62 @@
+// The one function in which server and engine meet: tokens in, a stream of tokens out. Text, JSON
+// and HTTP stay on one side; scheduling and devices on the other.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/token_stream.h"
+#include "plan/sampling_params.h"
+
+namespace kun {
+
+struct GenerateRequest {
+  std::vector<Token> prompt;
+  int output_count_max = 16;
+  SamplingParams sampling;          // output_count_min and seed included
+  std::vector<Token> end_tokens;    // reported as kStop; not part of the output text
+  bool ignore_end_tokens = false;
+  int choice_count = 1;             // n independent continuations of the same prompt
+  int priority = 0;                 // lower runs earlier, as in vLLM
+  std::string cache_salt;           // prompts under different salts never share cache
+};
+
+// Point-in-time figures of the engine, for /metrics and logs. Counters only grow.
+struct EngineStats {
+  int running_count = 0;
+  int waiting_count = 0;
+  double cache_usage = 0.0;                    // share of KV blocks held, 0..1
+  std::uint64_t prompt_token_count = 0;        // prompt tokens of admitted sequences
+  std::uint64_t computed_prompt_token_count = 0;
+  std::uint64_t generated_token_count = 0;
+  std::uint64_t prefix_query_token_count = 0;
+  std::uint64_t prefix_hit_token_count = 0;
+  std::uint64_t preemption_count = 0;
+  std::uint64_t corrupted_count = 0;
+  std::uint64_t step_count = 0;
+  std::vector<std::uint64_t> step_token_buckets;  // steps by token count, see kStepTokenBounds
+  std::uint64_t step_token_sum = 0;
+};
+
+// Thread-safe.
+class Generator {
+ public:
+  virtual ~Generator() = default;
+
+  // Never blocks. Refusals (a prompt that can never fit: kInvalidArgument; a full waiting line:
+  // kResourceExhausted; draining: kUnavailable) arrive as the stream's first and only event.
+  // Letting go of the stream cancels the generation at the next step.
+  virtual std::shared_ptr<TokenStream> generate(GenerateRequest request) = 0;
+
+  virtual EngineStats stats() const = 0;
+
+  // False when the engine is dead, or work is pending and nothing has moved for 5 seconds.
+  virtual bool healthy() const = 0;
+
+  // Refuses new requests from now on; running ones go on.
+  virtual void drain() = 0;
+};
+
+}  // namespace kun

@@ -1,0 +1,71 @@
+// The reader's end of one generation. Letting go of it cancels the generation, so a client that
+// hangs up frees its cache blocks without anyone having to remember to.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/status.h"
+#include "plan/step_result.h"
+
+namespace kun {
+
+enum class FinishReason : std::uint8_t {
+  kStop,    // an end token, or the reader found a stop string
+  kLength,  // output_count_max, or the context is full
+  kAbort,   // cancelled, or the engine is going down
+  kError,   // see StreamEvent::status
+};
+
+struct StreamUsage {
+  int prompt_count = 0;
+  int cached_count = 0;  // prompt tokens found in the prefix cache
+  int output_count = 0;  // of this choice, end token included
+};
+
+// New tokens of one choice, and at its end the reason. After every choice has ended there is
+// nothing more to come.
+struct StreamEvent {
+  std::uint32_t choice = 0;
+  std::vector<SampledToken> tokens;
+  std::optional<FinishReason> finish;
+  std::optional<Token> end_token;  // the token that stopped it; also last in `tokens`
+  StreamUsage usage;               // complete when `finish` is set
+  Status status;                   // not ok only with kError, or with a refusal
+};
+
+// One writer (the engine thread), one reader. Bounded by the outputs the request may have.
+class TokenStream {
+ public:
+  // The next event; nullopt when there is none now. Never blocks.
+  std::optional<StreamEvent> poll();
+
+  // `ready` is called by the writer after events arrive while none were waiting; it must be quick
+  // and may not call back into the stream. Called at once when events are waiting already.
+  void set_ready_callback(std::function<void()> ready);
+
+  // The reader found a stop string: the choice ends as kStop, and what ran past the first
+  // `kept_count` output tokens is dropped and not billed. The final event follows.
+  void finish(std::uint32_t choice, int kept_count);
+
+  // --- The writer's side ------------------------------------------------------------------------
+
+  void push(StreamEvent event);
+
+  struct StopRequest {
+    std::uint32_t choice = 0;
+    int kept_count = 0;
+  };
+  std::vector<StopRequest> take_stop_requests();
+
+ private:
+  std::mutex mutex_;
+  std::vector<StreamEvent> events_;
+  std::vector<StopRequest> stop_requests_;
+  std::function<void()> ready_;
+};
+
+}  // namespace kun

@@ -1,0 +1,41 @@
+// The one contract between the scheduler (which decides) and the workers (which compute).
+//
+// A BatchPlan is plain data, rebuilt from nothing every step: no pointers into the scheduler, so
+// the same value runs on a local worker or travels as bytes to every rank.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/token.h"
+
+namespace kun {
+
+using BlockId = std::int32_t;
+using SequenceId = std::uint64_t;
+
+// The next few tokens of one sequence. A prompt chunk and a decode step differ only in length.
+struct PlanSlice {
+  SequenceId sequence = 0;
+  std::int32_t first_position = 0;                // position of tokens[0] in the sequence
+  std::vector<Token> tokens;                      // 1 for decode, more for a prompt chunk
+  std::vector<std::vector<BlockId>> blocks;       // [KV group][block]: from position 0 on
+  std::vector<std::int32_t> wanted;               // offsets in `tokens` whose logits are sampled
+};
+
+// Copies the cache of one block to another before anything else in the step reads or writes.
+struct BlockCopy {
+  int group = 0;
+  BlockId from = 0;
+  BlockId to = 0;
+};
+
+struct BatchPlan {
+  std::uint64_t step = 0;
+  std::vector<BlockCopy> block_copies;
+  std::vector<PlanSlice> slices;
+
+  bool empty() const { return slices.empty() && block_copies.empty(); }
+};
+
+}  // namespace kun

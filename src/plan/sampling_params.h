@@ -1,0 +1,27 @@
+// How a token is chosen from logits. Field names and meanings are vLLM's.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/token.h"
+
+namespace kun {
+
+struct SamplingParams {
+  float temperature = 1.0F;  // 0: greedy
+  int top_k = 0;             // 0: all
+  float top_p = 1.0F;
+  float min_p = 0.0F;
+  float repetition_penalty = 1.0F;  // over prompt and output
+  float frequency_penalty = 0.0F;   // over output
+  float presence_penalty = 0.0F;    // over output
+  std::uint64_t seed = 0;           // always set: whoever fills the request draws one if need be
+  int logprob_count = -1;           // -1: none; 0: the chosen token; k: the k likeliest too
+  std::vector<std::pair<Token, float>> logit_bias;
+  int output_count_min = 0;         // end tokens are impossible before this many outputs
+  std::vector<Token> end_tokens;    // forbidden while below output_count_min
+};
+
+}  // namespace kun

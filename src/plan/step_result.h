@@ -1,0 +1,35 @@
+// What a step computed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "plan/batch_plan.h"
+
+namespace kun {
+
+struct TokenLogprob {
+  Token token = 0;
+  float logprob = 0.0F;  // of the model's own distribution, before temperature and filters
+};
+
+struct SampledToken {
+  Token token = 0;
+  float logprob = 0.0F;            // meaningful when logprobs were asked for
+  std::vector<TokenLogprob> top;   // likeliest first
+};
+
+struct SliceResult {
+  SequenceId sequence = 0;
+  std::vector<SampledToken> tokens;  // one per wanted offset
+  bool corrupted = false;            // a logits row was not finite: the sequence must end
+};
+
+struct StepResult {
+  std::uint64_t step = 0;
+  Status status;                     // a failed step fails its sequences, not the process
+  std::vector<SliceResult> slices;   // in plan order
+};
+
+}  // namespace kun

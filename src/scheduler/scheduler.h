@@ -1,0 +1,102 @@
+// Scheduler decides what runs in the next step. It is pure bookkeeping: no thread, no clock, no
+// device; the same calls always give the same plans, so its tests can be simulations. Time enters
+// as an argument. The engine thread owns it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/kv_layout.h"
+#include "plan/batch_plan.h"
+#include "plan/sampling_batch.h"
+#include "plan/step_result.h"
+
+namespace kun {
+
+using Microseconds = std::int64_t;
+
+struct SchedulerLimits {
+  int tokens_per_step_max = 2048;       // upper end of the adaptive budget
+  int tokens_per_step_min = 64;         // lower end
+  Microseconds step_time_target = 0;    // the budget adapts to it; 0: always tokens_per_step_max
+  int sequences_running_max = 256;
+  int sequences_waiting_max = 1024;
+  int context_length_max = 4096;
+  std::vector<int> block_counts;        // [KV group]: blocks in the pool
+  bool prefix_caching = true;
+  std::uint64_t label_key[2] = {0, 0};  // keys the prefix labels; random in production
+};
+
+// One request: a prompt and `choice_count` continuations of it.
+struct SequenceSpec {
+  SequenceId id = 0;  // names the request; its choices are told apart by Progress::choice
+  std::vector<Token> prompt;
+  int output_count_max = 16;
+  SamplingParams sampling;
+  std::vector<Token> end_tokens;
+  bool ignore_end_tokens = false;
+  int choice_count = 1;
+  int priority = 0;  // lower runs earlier
+  std::string cache_salt;
+};
+
+class Scheduler {
+ public:
+  Scheduler(const SchedulerLimits& limits, const KvLayout& layout);
+  ~Scheduler();
+
+  // kInvalidArgument: could never fit. kResourceExhausted: the waiting line is full.
+  Status add(SequenceSpec spec, Microseconds now);
+
+  // Ends all choices of `id` without further progress; unknown ids are ignored.
+  void cancel(SequenceId id);
+
+  // Ends one choice as stopped by its reader after its first `kept_count` outputs.
+  void stop(SequenceId id, std::uint32_t choice, int kept_count);
+
+  // The next step. Empty when nothing can run. Requires: the last plan was applied.
+  const BatchPlan& plan(Microseconds now);
+
+  // Beside the last plan; valid until apply().
+  const SamplingBatch& sampling() const;
+
+  enum class Finish : std::uint8_t { kNone, kEndToken, kLength, kStopped, kCorrupted, kFailed };
+
+  struct Progress {
+    SequenceId sequence = 0;
+    std::uint32_t choice = 0;
+    std::vector<SampledToken> tokens;  // new outputs; empty when stop() ended it
+    Finish finish = Finish::kNone;
+    int prompt_count = 0;
+    int cached_count = 0;  // prompt tokens taken from the prefix cache at first admission
+    int output_count = 0;
+  };
+
+  // Takes in what the workers computed and tells who advanced or ended. A failed step ends every
+  // sequence of its plan as kFailed.
+  std::vector<Progress> apply(const StepResult& result, Microseconds now);
+
+  bool idle() const;
+
+  struct Stats {
+    int running_count = 0;
+    int waiting_count = 0;
+    int free_block_count = 0;   // over all groups
+    int total_block_count = 0;
+    std::uint64_t prompt_token_count = 0;           // of admitted requests
+    std::uint64_t computed_prompt_token_count = 0;
+    std::uint64_t prefix_query_token_count = 0;
+    std::uint64_t prefix_hit_token_count = 0;
+    std::uint64_t preemption_count = 0;
+  };
+  Stats stats() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kun
