@@ -27,7 +27,9 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
 
 }  // namespace
 
-void set_log_level(LogLevel level) { logger().set_level(spdlog_level(level)); }
+void set_log_level(LogLevel level) {
+  logger().set_level(spdlog_level(level));
+}
 
 void log_line(LogLevel level, std::string_view line) {
   logger().log(spdlog_level(level), "{}", line);

@@ -13,7 +13,7 @@ namespace kun {
 struct CachePlane {
   std::byte* data = nullptr;
   DType dtype = DType::kBF16;
-  int width = 0;             // elements per entry: key heads * head dimension
+  int width = 0;  // elements per entry: key heads * head dimension
   int tokens_per_block = 0;
   std::int64_t block_count = 0;
 

@@ -14,12 +14,13 @@ namespace kun {
 // The arithmetic of `--dtype`.
 enum class ComputeType : std::uint8_t {
   kFloat32,   // weights dequantized to F32, activations never quantized, F32 cache: the exact path
-  kBFloat16,  // the fast path: packed weights, activations quantized where that is faster, BF16 cache
+  kBFloat16,  // the fast path: packed weights, activations quantized where that is faster, BF16
+              // cache
 };
 
 struct DeviceOptions {
-  int thread_count = 0;            // 0: from CPU affinity and cgroup quota
-  std::string kernels;             // name of a kernel table; empty: the best this machine can run
+  int thread_count = 0;  // 0: from CPU affinity and cgroup quota
+  std::string kernels;   // name of a kernel table; empty: the best this machine can run
   ComputeType compute = ComputeType::kBFloat16;
 };
 
@@ -28,8 +29,8 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual Ops& ops() = 0;
-  virtual DType cache_dtype() const = 0;         // what KV planes should hold
-  virtual std::string description() const = 0;   // "cpu avx512, 2 threads": one line for the log
+  virtual DType cache_dtype() const = 0;        // what KV planes should hold
+  virtual std::string description() const = 0;  // "cpu avx512, 2 threads": one line for the log
 };
 
 }  // namespace kun

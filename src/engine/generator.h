@@ -15,20 +15,20 @@ namespace kun {
 struct GenerateRequest {
   std::vector<Token> prompt;
   int output_count_max = 16;
-  SamplingParams sampling;          // output_count_min and seed included
-  std::vector<Token> end_tokens;    // reported as kStop; not part of the output text
+  SamplingParams sampling;        // output_count_min and seed included
+  std::vector<Token> end_tokens;  // reported as kStop; not part of the output text
   bool ignore_end_tokens = false;
-  int choice_count = 1;             // n independent continuations of the same prompt
-  int priority = 0;                 // lower runs earlier, as in vLLM
-  std::string cache_salt;           // prompts under different salts never share cache
+  int choice_count = 1;    // n independent continuations of the same prompt
+  int priority = 0;        // lower runs earlier, as in vLLM
+  std::string cache_salt;  // prompts under different salts never share cache
 };
 
 // Point-in-time figures of the engine, for /metrics and logs. Counters only grow.
 struct EngineStats {
   int running_count = 0;
   int waiting_count = 0;
-  double cache_usage = 0.0;                    // share of KV blocks held, 0..1
-  std::uint64_t prompt_token_count = 0;        // prompt tokens of admitted sequences
+  double cache_usage = 0.0;              // share of KV blocks held, 0..1
+  std::uint64_t prompt_token_count = 0;  // prompt tokens of admitted sequences
   std::uint64_t computed_prompt_token_count = 0;
   std::uint64_t generated_token_count = 0;
   std::uint64_t prefix_query_token_count = 0;

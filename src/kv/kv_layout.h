@@ -12,7 +12,7 @@ namespace kun {
 struct KvPlane {
   std::string name;  // "key", "value", "latent", "rope_key", ...
   DType dtype = DType::kBF16;
-  int width = 0;     // elements per token
+  int width = 0;  // elements per token
 };
 
 // Planes whose blocks live and die together, and so share one block table.

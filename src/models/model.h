@@ -15,7 +15,7 @@ class Model {
  public:
   virtual ~Model() = default;
 
-  virtual int vocabulary_size() const = 0;   // rows of the output head
+  virtual int vocabulary_size() const = 0;  // rows of the output head
   virtual int hidden_size() const = 0;
   virtual int context_length_max() const = 0;
   virtual const KvLayout& kv_layout() const = 0;

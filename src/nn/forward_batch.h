@@ -17,8 +17,8 @@ struct KvStorage {
 
 // One KV group's view of the batch.
 struct GroupBatch {
-  std::vector<std::int32_t> slots;      // [token]: block * tokens_per_block + offset
-  std::vector<AttentionSlice> slices;   // [slice]
+  std::vector<std::int32_t> slots;     // [token]: block * tokens_per_block + offset
+  std::vector<AttentionSlice> slices;  // [slice]
 };
 
 struct ForwardBatch {

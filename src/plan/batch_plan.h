@@ -17,10 +17,10 @@ using SequenceId = std::uint64_t;
 // The next few tokens of one sequence. A prompt chunk and a decode step differ only in length.
 struct PlanSlice {
   SequenceId sequence = 0;
-  std::int32_t first_position = 0;                // position of tokens[0] in the sequence
-  std::vector<Token> tokens;                      // 1 for decode, more for a prompt chunk
-  std::vector<std::vector<BlockId>> blocks;       // [KV group][block]: from position 0 on
-  std::vector<std::int32_t> wanted;               // offsets in `tokens` whose logits are sampled
+  std::int32_t first_position = 0;           // position of tokens[0] in the sequence
+  std::vector<Token> tokens;                 // 1 for decode, more for a prompt chunk
+  std::vector<std::vector<BlockId>> blocks;  // [KV group][block]: from position 0 on
+  std::vector<std::int32_t> wanted;          // offsets in `tokens` whose logits are sampled
 };
 
 // Copies the cache of one block to another before anything else in the step reads or writes.

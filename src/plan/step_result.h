@@ -16,8 +16,8 @@ struct TokenLogprob {
 
 struct SampledToken {
   Token token = 0;
-  float logprob = 0.0F;            // meaningful when logprobs were asked for
-  std::vector<TokenLogprob> top;   // likeliest first
+  float logprob = 0.0F;           // meaningful when logprobs were asked for
+  std::vector<TokenLogprob> top;  // likeliest first
 };
 
 struct SliceResult {
@@ -28,8 +28,8 @@ struct SliceResult {
 
 struct StepResult {
   std::uint64_t step = 0;
-  Status status;                     // a failed step fails its sequences, not the process
-  std::vector<SliceResult> slices;   // in plan order
+  Status status;                    // a failed step fails its sequences, not the process
+  std::vector<SliceResult> slices;  // in plan order
 };
 
 }  // namespace kun

@@ -19,13 +19,13 @@ namespace kun {
 using Microseconds = std::int64_t;
 
 struct SchedulerLimits {
-  int tokens_per_step_max = 2048;       // upper end of the adaptive budget
-  int tokens_per_step_min = 64;         // lower end
-  Microseconds step_time_target = 0;    // the budget adapts to it; 0: always tokens_per_step_max
+  int tokens_per_step_max = 2048;     // upper end of the adaptive budget
+  int tokens_per_step_min = 64;       // lower end
+  Microseconds step_time_target = 0;  // the budget adapts to it; 0: always tokens_per_step_max
   int sequences_running_max = 256;
   int sequences_waiting_max = 1024;
   int context_length_max = 4096;
-  std::vector<int> block_counts;        // [KV group]: blocks in the pool
+  std::vector<int> block_counts;  // [KV group]: blocks in the pool
   bool prefix_caching = true;
   std::uint64_t label_key[2] = {0, 0};  // keys the prefix labels; random in production
 };
@@ -84,9 +84,9 @@ class Scheduler {
   struct Stats {
     int running_count = 0;
     int waiting_count = 0;
-    int free_block_count = 0;   // over all groups
+    int free_block_count = 0;  // over all groups
     int total_block_count = 0;
-    std::uint64_t prompt_token_count = 0;           // of admitted requests
+    std::uint64_t prompt_token_count = 0;  // of admitted requests
     std::uint64_t computed_prompt_token_count = 0;
     std::uint64_t prefix_query_token_count = 0;
     std::uint64_t prefix_hit_token_count = 0;

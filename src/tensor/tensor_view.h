@@ -37,9 +37,7 @@ struct BasicTensorView {
   }
 
   // A mutable view reads as a const one, never the reverse (like std::span).
-  operator BasicTensorView<const Byte>() const
-    requires(!std::is_const_v<Byte>)
-  {
+  operator BasicTensorView<const Byte>() const requires(!std::is_const_v<Byte>) {
     BasicTensorView<const Byte> view;
     view.data = data;
     view.dtype = dtype;

@@ -18,9 +18,9 @@ struct ChatTemplateLimits {
 };
 
 struct ChatTemplateInput {
-  std::string_view messages;     // JSON array, as the client sent it
-  std::string_view tools;        // JSON array, or empty
-  std::string_view extra;        // JSON object of further variables (chat_template_kwargs), or empty
+  std::string_view messages;  // JSON array, as the client sent it
+  std::string_view tools;     // JSON array, or empty
+  std::string_view extra;     // JSON object of further variables (chat_template_kwargs), or empty
   bool add_generation_prompt = true;
 };
 
