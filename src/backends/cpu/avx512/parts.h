@@ -1,0 +1,12 @@
+// The parts of the AVX-512 table, one file each.
+#pragma once
+
+#include "backends/cpu/kernels.h"
+
+namespace kun {
+
+void add_avx512_linear(CpuKernels* table);
+void add_avx512_attention(CpuKernels* table);
+void add_avx512_rows(CpuKernels* table);
+
+}  // namespace kun
