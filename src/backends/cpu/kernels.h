@@ -184,6 +184,14 @@ struct CpuKernels {
                            const float* cos_sin);
   // out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
   void (*silu_gate)(const float* gate, const float* up, float* out, std::int64_t size);
+
+  // For benchmarks: run the table's fastest multiply for `rounds` rounds and return the operations
+  // done (a multiply and an add are two). Null where there is no such instruction.
+  std::int64_t (*peak_int8)(std::int64_t rounds);
+  std::int64_t (*peak_bf16)(std::int64_t rounds);
+  std::int64_t (*peak_f32)(std::int64_t rounds);
+  // Reads `bytes` (a multiple of 256) as fast as it can; returns something that depends on them.
+  std::uint64_t (*read_bytes)(const std::byte* data, std::int64_t bytes);
 };
 
 // Each table starts as a copy of the one before it and replaces what it can do better.

@@ -93,15 +93,20 @@ double term_sum(const WeightView& view, std::int64_t row, PanelFormat format, co
   for (std::int64_t b = 0; b < view.cols / kBlockColumns; ++b) {
     UnpackedBlock block{};
     unpack_block(view.format, bytes, b, view.tensor_scale, &block);
+    const float* x = in + b * kBlockColumns;
+    double largest = 0.0;
+    for (int i = 0; i < kBlockColumns; ++i) {
+      largest = std::fmax(largest, std::fabs(static_cast<double>(x[i])));
+    }
     for (int i = 0; i < kBlockColumns; ++i) {
       const Affine map = affine(block, traits, i / traits.group);
       const double weight = std::fabs(static_cast<double>(map.scale) * block.codes[i]) +
                             std::fabs(static_cast<double>(map.min));
-      // An activation's code is off by at most half a step of max|x| / 127.
-      sum += weight * (std::fabs(static_cast<double>(in[b * kBlockColumns + i])) + 1e-30);
+      // An activation's code is off by half a step of max|x| / 127 at most.
+      sum += weight * (std::fabs(static_cast<double>(x[i])) + largest / 253.0);
     }
   }
-  return sum * 1.01;
+  return sum;
 }
 
 struct Case {
