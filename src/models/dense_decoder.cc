@@ -112,14 +112,17 @@ class DenseDecoder final : public Model {
 }  // namespace
 
 Result<std::unique_ptr<const Model>> load_dense_decoder(const DenseDecoderShape& shape,
-                                                        const Checkpoint& checkpoint,
-                                                        nn::Loader load, DType cache_dtype) {
-  auto model = std::make_unique<DenseDecoder>(shape, load, cache_dtype);
-  RETURN_IF_ERROR(load.weights().status());
+                                                        const Checkpoint& checkpoint, Ops& ops,
+                                                        const ModelOptions& options) {
+  WeightLoader weights(checkpoint, ops, options.progress);
+  auto model = std::make_unique<DenseDecoder>(shape, nn::Loader(weights), options.cache_dtype);
+  RETURN_IF_ERROR(weights.status());
   if (checkpoint.has("rope_freqs.weight")) {  // GGUF's form of llama3 scaling
-    ASSIGN_OR_RETURN(const auto divisors, checkpoint.vector("rope_freqs.weight"));
-    if (std::ssize(divisors) != model->rope().pair_count()) {
-      return data_loss("tensor rope_freqs.weight does not have half a head's elements");
+    ASSIGN_OR_RETURN(const auto divisors,
+                     checkpoint.vector("rope_freqs.weight", model->rope().pair_count()));
+    for (const float divisor : divisors) {
+      if (!(divisor > 0.0F))
+        return data_loss("tensor rope_freqs.weight has a divisor that is not positive");
     }
     model->rope().divide_frequencies(divisors);
   }

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
 #include "models/model.h"
+#include "models/registry.h"
 #include "nn/attention.h"
 #include "nn/rope.h"
 
@@ -26,10 +27,9 @@ struct DenseDecoderShape {
 // Reads what the three architectures spell alike: sizes, RoPE and its scaling, epsilon, tying.
 Result<DenseDecoderShape> read_dense_decoder_shape(const Checkpoint& checkpoint);
 
-// Loads the weights. cache_dtype: what keys and values are kept in.
-// The checkpoint must outlive the model: embedding rows are read from it.
+// Loads the weights. The checkpoint must outlive the model: embedding rows are read from it.
 Result<std::unique_ptr<const Model>> load_dense_decoder(const DenseDecoderShape& shape,
-                                                        const Checkpoint& checkpoint,
-                                                        nn::Loader load, DType cache_dtype);
+                                                        const Checkpoint& checkpoint, Ops& ops,
+                                                        const ModelOptions& options);
 
 }  // namespace kun

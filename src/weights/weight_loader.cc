@@ -16,22 +16,12 @@ void WeightLoader::fail(const Status& error) {
   if (status_.ok()) status_ = error;
 }
 
-Result<WeightView> WeightLoader::checked(const std::string& name, std::int64_t rows,
-                                         std::int64_t cols) const {
-  ASSIGN_OR_RETURN(const WeightView view, checkpoint_.matrix(name));
-  if (view.rows != rows || view.cols != cols) {
-    return data_loss(fmt::format("tensor {} is [{}, {}], but the configuration makes it [{}, {}]",
-                                 name, view.rows, view.cols, rows, cols));
-  }
-  return view;
-}
-
 std::unique_ptr<PackedMatrix> WeightLoader::matrix(std::span<const MatrixPart> parts,
                                                    std::int64_t cols) {
   if (!status_.ok()) return nullptr;
   std::vector<WeightView> views;
   for (const MatrixPart& part : parts) {
-    auto view = checked(part.name, part.rows, cols);
+    auto view = checkpoint_.matrix(part.name, part.rows, cols);
     if (!view) {
       fail(view.error());
       return nullptr;
@@ -64,12 +54,7 @@ DeviceVector WeightLoader::optional_vectors(std::span<const MatrixPart> parts) {
   if (!status_.ok() || !has(parts.front().name)) return {};
   std::vector<float> values;
   for (const MatrixPart& part : parts) {
-    auto piece = checkpoint_.vector(part.name);
-    if (piece && std::ssize(*piece) != part.rows) {
-      piece = data_loss(
-          fmt::format("tensor {} has {} elements, but the configuration makes it {}", part.name,
-                      piece->size(), part.rows));
-    }
+    auto piece = checkpoint_.vector(part.name, part.rows);
     if (!piece) {
       fail(piece.error());
       return {};
@@ -86,7 +71,7 @@ DeviceVector WeightLoader::optional_vectors(std::span<const MatrixPart> parts) {
 
 WeightView WeightLoader::table(const std::string& name, std::int64_t rows, std::int64_t cols) {
   if (!status_.ok()) return {};
-  auto view = checked(name, rows, cols);
+  auto view = checkpoint_.matrix(name, rows, cols);
   if (!view) {
     fail(view.error());
     return {};

@@ -51,7 +51,6 @@ class WeightLoader {
   std::int64_t packed_bytes() const { return packed_bytes_; }
 
  private:
-  Result<WeightView> checked(const std::string& name, std::int64_t rows, std::int64_t cols) const;
   void fail(const Status& error);
 
   const Checkpoint& checkpoint_;
