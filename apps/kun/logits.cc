@@ -49,8 +49,8 @@ Status run(const Arguments& arguments) {
   ASSIGN_OR_RETURN(const OpenModel open, open_model(arguments.model));
   ASSIGN_OR_RETURN(const std::vector<Token> tokens, tokens_of(arguments, *open.bundle));
   if (tokens.empty()) return invalid_argument("there are no tokens to evaluate");
-  ASSIGN_OR_RETURN(const auto worker, make_text_worker(*open.bundle, open.device->ops(),
-                                                       std::ssize(tokens)));
+  ASSIGN_OR_RETURN(const auto worker,
+                   make_text_worker(*open.bundle, open.device->ops(), std::ssize(tokens)));
   fmt::print("{{\"tokens\":[{}],\"logits\":[", fmt::join(tokens, ","));
   std::string json;
   RETURN_IF_ERROR(worker->evaluate_text(

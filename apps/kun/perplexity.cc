@@ -81,8 +81,10 @@ void add_perplexity_command(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<Arguments>();
   add_model_arguments(*command, arguments->model);
   command->add_option("--file", arguments->file, "text file (-: stdin)")->required();
-  command->add_option("--context", arguments->context, "tokens in a window; its first half is "
-                                                       "context only")
+  command
+      ->add_option("--context", arguments->context,
+                   "tokens in a window; its first half is "
+                   "context only")
       ->check(CLI::Range(4, 1 << 20))
       ->capture_default_str();
   command->add_option("--windows", arguments->windows_max, "windows to evaluate at most (0: all)")

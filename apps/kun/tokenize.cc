@@ -48,9 +48,8 @@ Status run(const Arguments& arguments) {
     return not_found(fmt::format("{} comes without a chat template", arguments.model));
   }
   ASSIGN_OR_RETURN(const std::string messages, read_text(arguments.messages_path));
-  ASSIGN_OR_RETURN(const std::string text, bundle->chat_template->render({.messages = messages,
-                                                                          .tools = {},
-                                                                          .extra = {}}));
+  ASSIGN_OR_RETURN(const std::string text,
+                   bundle->chat_template->render({.messages = messages, .tools = {}, .extra = {}}));
   if (arguments.render_only) {
     fmt::print("{}", text);
     return {};
@@ -70,8 +69,8 @@ void add_tokenize_command(CLI::App& app, Action& action) {
   auto* prompt = command->add_option("--prompt", arguments->prompt, "text to encode (-: stdin)");
   auto* messages = command->add_option("--messages", arguments->messages_path,
                                        "file with a JSON array of chat messages (-: stdin)");
-  auto* decode = command->add_option("--decode", arguments->decode, "ids to decode: 1,2,3")
-                     ->delimiter(',');
+  auto* decode =
+      command->add_option("--decode", arguments->decode, "ids to decode: 1,2,3")->delimiter(',');
   prompt->excludes(messages)->excludes(decode);
   messages->excludes(decode);
   command->add_flag("--no-special-tokens", arguments->no_special,

@@ -68,10 +68,10 @@ class Golden : public testing::TestWithParam<Case> {
     checkpoint_ = *std::move(checkpoint);
     auto model = load_model(*checkpoint_, device_->ops(), {.cache_dtype = DType::kF32});
     ASSERT_TRUE(model) << model.error().message();
-    auto worker = Worker::create(*std::move(model), device_->ops(),
-                                 {.block_counts = {kBlockCount},
-                                  .vocabulary_limit = static_cast<int>(
-                                      expected_.logits.front().size())});
+    auto worker =
+        Worker::create(*std::move(model), device_->ops(),
+                       {.block_counts = {kBlockCount},
+                        .vocabulary_limit = static_cast<int>(expected_.logits.front().size())});
     ASSERT_TRUE(worker) << worker.error().message();
     worker_ = *std::move(worker);
   }
@@ -113,11 +113,17 @@ class Golden : public testing::TestWithParam<Case> {
   std::unique_ptr<Worker> worker_;
 };
 
-TEST_P(Golden, MatchesWhole) { expect_text_in_chunks_of(1 << 20); }
+TEST_P(Golden, MatchesWhole) {
+  expect_text_in_chunks_of(1 << 20);
+}
 
-TEST_P(Golden, MatchesTokenByToken) { expect_text_in_chunks_of(1); }
+TEST_P(Golden, MatchesTokenByToken) {
+  expect_text_in_chunks_of(1);
+}
 
-TEST_P(Golden, MatchesInChunksOfSeven) { expect_text_in_chunks_of(7); }
+TEST_P(Golden, MatchesInChunksOfSeven) {
+  expect_text_in_chunks_of(7);
+}
 
 TEST_P(Golden, MatchesInCompany) {
   // Three copies of the text advance at different speeds through the same steps.
@@ -143,8 +149,8 @@ TEST_P(Golden, MatchesInCompany) {
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
-  for (const char* model : {"llama-mha", "llama-gqa-linear", "llama-gqa-llama3", "qwen2-bias-tied",
-                            "qwen3-yarn"}) {
+  for (const char* model :
+       {"llama-mha", "llama-gqa-linear", "llama-gqa-llama3", "qwen2-bias-tied", "qwen3-yarn"}) {
     for (const char* file : {"", "model.gguf"}) {
       for (const std::string& kernels : cpu_kernel_names()) cases.push_back({model, file, kernels});
     }
