@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
+#include <functional>
 #include <limits>
 #include <random>
+#include <string_view>
 #include <utility>
 
 #include "executor/local_executor.h"
@@ -50,6 +53,13 @@ std::uint64_t random_word() {
   return (std::uint64_t{device()} << 32U) | device();
 }
 
+Result<std::function<void(std::string_view)>> open_trace(const std::string& path) {
+  auto file = std::make_shared<std::ofstream>(path, std::ios::binary);
+  if (!*file) return invalid_argument(fmt::format("cannot write the trace to {}", path));
+  return std::function<void(std::string_view)>(
+      [file](std::string_view line) { *file << line << std::endl; });
+}
+
 }  // namespace
 
 Result<EngineSetup> make_engine(const ModelBundle& bundle, Ops& ops,
@@ -84,8 +94,12 @@ Result<EngineSetup> make_engine(const ModelBundle& bundle, Ops& ops,
   options.limits.prefix_caching = settings.prefix_caching;
   options.limits.label_key[0] = random_word();
   options.limits.label_key[1] = random_word();
-  options.trace_path = settings.trace_path;
-  setup.engine = std::make_unique<Engine>(std::move(options), layout,
+  options.layout = layout;
+  options.vocabulary_size = bundle.model->vocabulary_size();
+  if (!settings.trace_path.empty()) {
+    ASSIGN_OR_RETURN(options.plan_trace, open_trace(settings.trace_path));
+  }
+  setup.engine = std::make_unique<Engine>(std::move(options),
                                           std::make_unique<LocalExecutor>(std::move(worker)));
   return setup;
 }
