@@ -85,10 +85,8 @@ Status BpeModel::add_merges(const std::vector<MergeSpec>& merges) {
     joined.assign(merge.left).append(merge.right);
     const Token result = vocabulary_->find_in_model(joined);
     if (left < 0 || right < 0 || result < 0) {
-      return invalid_argument(
-          fmt::format("merge {} of the tokenizer, '{}' with '{}', names a piece that is not in its "
-                      "vocabulary",
-                      rank, merge.left, merge.right));
+      return invalid_argument(fmt::format(
+          "merge {} of the tokenizer names a piece that is not in its vocabulary", rank));
     }
     merges_.add(left, right, {static_cast<std::uint32_t>(rank), result});
   }

@@ -63,8 +63,8 @@ enum class NormalizerKind : std::uint8_t {
 
 struct NormalizerSpec {
   NormalizerKind kind = NormalizerKind::kNfc;
-  std::string pattern;
-  std::string content;
+  std::string pattern{};
+  std::string content{};
   bool strip_left = true;
   bool strip_right = true;
 };
@@ -88,7 +88,7 @@ enum class PrependScheme : std::uint8_t { kNever, kFirst, kAlways };
 
 struct SplitSpec {
   SplitKind kind = SplitKind::kRegex;
-  std::string pattern;
+  std::string pattern{};
   SplitBehavior behavior = SplitBehavior::kIsolated;
   bool invert = false;
   PrependScheme prepend = PrependScheme::kNever;

@@ -63,8 +63,7 @@ Result<Vocabulary> Vocabulary::create(const TokenizerSpec& spec) {
   std::size_t count = spec.pieces.size();
   for (const AddedTokenSpec& token : spec.added_tokens) {
     if (token.id < 0) {
-      return invalid_argument(
-          fmt::format("added token '{}' has the id {}, below zero", token.content, token.id));
+      return invalid_argument(fmt::format("an added token has the id {}, below zero", token.id));
     }
     count = std::max(count, static_cast<std::size_t>(token.id) + 1);
   }
