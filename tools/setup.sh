@@ -128,7 +128,7 @@ check_versions() {
     check_version "$cxx (clang)" "$version" 14 "set CXX to clang++-14 or g++-12, or newer."
   else
     version=$("$cxx" -dumpversion 2>/dev/null) || true
-    check_version "$cxx (GCC)" "$version" "$gcc_min" "install the package g++, or set CXX to a newer."
+    check_version "$cxx (GCC)" "$version" "$gcc_min" "install the package g++, or set CXX."
   fi
   rust_bin >/dev/null ||
     die "cargo $cargo_min or newer is needed and none was found; on Debian install the packages" \

@@ -22,7 +22,7 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 
 # pkg-config would otherwise answer with the build machine's libraries.
 set(ENV{PKG_CONFIG_SYSROOT_DIR} "${KUN_ARM64_SYSROOT}")
-set(ENV{PKG_CONFIG_LIBDIR}
-    "${KUN_ARM64_SYSROOT}/usr/lib/aarch64-linux-gnu/pkgconfig:${KUN_ARM64_SYSROOT}/usr/share/pkgconfig")
+set(usr "${KUN_ARM64_SYSROOT}/usr")
+set(ENV{PKG_CONFIG_LIBDIR} "${usr}/lib/aarch64-linux-gnu/pkgconfig:${usr}/share/pkgconfig")
 
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L "${KUN_ARM64_SYSROOT}")
