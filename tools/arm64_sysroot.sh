@@ -16,13 +16,13 @@ die() {
   exit 1
 }
 
-# The libraries of the set build, as packages.txt names them for this release.
+# The libraries of the set build and the test framework, as packages.txt names them.
 library_packages() {
   local column=2
   grep -q '^VERSION_ID="13' /etc/os-release && column=3
-  awk -v column="$column" '$1 == "build" {
+  awk -v column="$column" '$1 == "build" || $1 == "test" {
     cell = $column == "=" ? $2 : $column
-    if (cell ~ /-dev$/) print cell
+    if (cell ~ /^lib.*-dev$|^zlib1g-dev$|-cpp-dev$/) print cell
   }' "$here/packages.txt"
 }
 
@@ -77,7 +77,15 @@ fetch() {
       die "Rust's standard library $rust_version for arm64 could not be fetched"
   done)
   for deb in "$state"/cache/archives/*.deb; do dpkg-deb -x "$deb" "$root"; done
+  # A release with merged /usr keeps the loader there, and programs ask for it in /lib.
+  [[ -e $root/lib ]] || ln -s usr/lib "$root/lib"
   relative_links "$root"
+  rm -rf "$root/usr/share/doc" "$root/usr/share/man" "$root"/usr/lib/*/librustc_driver-*.so
+  # What rustc calls a sysroot: build scripts need the machine's own library beside the target's.
+  mkdir -p "$root/rust/lib/rustlib"
+  ln -s ../../../usr/lib/rustlib/aarch64-unknown-linux-gnu "$root/rust/lib/rustlib/"
+  ln -s "$(/usr/bin/rustc --print sysroot)/lib/rustlib/x86_64-unknown-linux-gnu" \
+    "$root/rust/lib/rustlib/"
 }
 
 main() {

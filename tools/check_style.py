@@ -60,8 +60,9 @@ def check_text(path, lines):
 
 
 def check_source(path, lines):
-    # The header of a pair speaks for both files.
-    is_pair = path.suffix == ".cc" and path.with_suffix(".h").exists()
+    # A header speaks for its .cc file and its test too.
+    header = path.with_name(path.stem.removesuffix("_test") + ".h")
+    is_pair = path.suffix == ".cc" and header.exists()
     if not is_pair and (not lines or not lines[0].startswith(("//", "/*"))):
         yield f"{path}:1: the file does not open with what it is and why"
     if path.suffix == ".h" and "#pragma once" not in lines:
