@@ -34,8 +34,9 @@ void add_model_arguments(CLI::App& command, ModelArguments& arguments) {
                   "GGUF file, Hugging Face folder, script:FILE, or the name of a pulled model")
       ->required();
   command
-      .add_option("--dtype", arguments.dtype,
-                  "arithmetic and cache: auto (fast path, bfloat16 cache), bfloat16, float32 (exact)")
+      .add_option(
+          "--dtype", arguments.dtype,
+          "arithmetic and cache: auto (fast path, bfloat16 cache), bfloat16, float32 (exact)")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
       ->capture_default_str();
   command.add_option("--kernels", arguments.kernels,
@@ -52,8 +53,7 @@ Result<std::unique_ptr<Device>> open_device(const ModelArguments& arguments) {
   DeviceOptions options;
   options.thread_count = arguments.threads;
   options.kernels = arguments.kernels;
-  options.compute =
-      arguments.dtype == "float32" ? ComputeType::kFloat32 : ComputeType::kBFloat16;
+  options.compute = arguments.dtype == "float32" ? ComputeType::kFloat32 : ComputeType::kBFloat16;
   return open_cpu_device(options);
 }
 

@@ -17,10 +17,10 @@
 namespace kun {
 
 struct ModelBundle {
-  std::string name;                           // what the API calls it unless told otherwise
+  std::string name;                              // what the API calls it unless told otherwise
   std::unique_ptr<const Checkpoint> checkpoint;  // nullptr for script models
-  std::unique_ptr<const Model> model;
-  std::unique_ptr<const Tokenizer> tokenizer;        // nullptr when the files have none
+  std::shared_ptr<const Model> model;
+  std::unique_ptr<const Tokenizer> tokenizer;         // nullptr when the files have none
   std::unique_ptr<const ChatTemplate> chat_template;  // nullptr when the files have none
   GenerationDefaults generation;
   std::vector<Token> end_tokens;  // of config, generation config and tokenizer together

@@ -2,14 +2,13 @@
 
 #include <array>
 
+#include "text/utf8.h"
+
 namespace kun {
 namespace {
 
 constexpr std::string_view kEndPiece = "<end>";
 constexpr int kByteCount = 256;
-
-// Replaces what is not UTF-8 the way Python's errors="replace" does for single stray bytes.
-std::string repaired(std::string_view text);
 
 class ByteTokenizer final : public Tokenizer {
  public:
@@ -32,7 +31,7 @@ class ByteTokenizer final : public Tokenizer {
   std::string decode(std::span<const Token> ids, bool skip_special_tokens) const override {
     std::string text;
     for (const Token id : ids) text += bytes(id, skip_special_tokens);
-    return repaired(text);
+    return to_valid_utf8(text);
   }
 
   std::string_view piece(Token id) const override { return bytes(id, false); }
