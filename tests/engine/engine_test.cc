@@ -207,7 +207,9 @@ TEST(Engine, DestructionEndsEveryStreamAsAborted) {
     GenerateRequest request = ask("Hi?", 4000);
     request.choice_count = 2;
     readers.push_back(std::make_unique<Reader>(house.engine().generate(std::move(request))));
-    if (i == 10) EXPECT_TRUE(readers.front()->next().has_value());
+    if (i == 10) {
+      EXPECT_TRUE(readers.front()->next().has_value());
+    }
   }
   house.tear_down();
   for (const auto& reader : readers) {
