@@ -49,6 +49,9 @@ class Config {
   Status normalize_rope();
 
  private:
+  void copy_if_absent(std::string_view from, std::string_view to);
+  Status finish_yarn();
+
   std::string name_;
   std::map<std::string, ConfigValue, std::less<>> values_;
 };

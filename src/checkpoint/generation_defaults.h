@@ -12,8 +12,6 @@
 
 namespace kun {
 
-class GgufFile;
-
 struct GenerationDefaults {
   std::optional<float> temperature;  // 0: greedy
   std::optional<float> top_p;
@@ -28,9 +26,8 @@ struct GenerationDefaults {
   std::optional<Token> pad;
 };
 
-// The union of what both files say; where both speak, generation_config.json wins, except that
-// the end tokens add up. `generation` may be nullptr when there is no such file.
+// The union of what both files say; where both speak, `generation` wins, except that the end tokens
+// add up. `generation` may be nullptr when there is no such file.
 Result<GenerationDefaults> read_generation_defaults(const Config& config, const Config* generation);
-Result<GenerationDefaults> read_generation_defaults(const GgufFile& file);
 
 }  // namespace kun

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "checkpoint/gguf_types.h"
-#include "checkpoint/quote.h"
+#include "checkpoint/show_name.h"
 
 namespace kun {
 namespace {
@@ -185,7 +185,7 @@ Status GgufParser::read_metadata() {
       std::adjacent_find(file_.metadata_.begin(), file_.metadata_.end(),
                          [](const GgufValue& a, const GgufValue& b) { return a.key == b.key; });
   if (twin != file_.metadata_.end()) {
-    return bad(fmt::format("metadata key {} appears twice", quoted(twin->key)));
+    return bad(fmt::format("metadata key {} appears twice", show_name(twin->key)));
   }
   return read_alignment();
 }
@@ -198,12 +198,12 @@ Status GgufParser::read_value(GgufValue& value) {
   }
   std::uint32_t type = 0;
   if (!cursor_.take(type)) {
-    return bad(fmt::format("the file ends inside metadata key {}", quoted(value.key)));
+    return bad(fmt::format("the file ends inside metadata key {}", show_name(value.key)));
   }
   if (type == static_cast<std::uint32_t>(GgufType::kArray)) {
     value.is_array = true;
     if (!cursor_.take(type) || !cursor_.take(value.count)) {
-      return bad(fmt::format("the file ends inside metadata key {}", quoted(value.key)));
+      return bad(fmt::format("the file ends inside metadata key {}", show_name(value.key)));
     }
   }
   return read_elements(value, type, 1);
@@ -212,10 +212,10 @@ Status GgufParser::read_value(GgufValue& value) {
 // Steps over `value.count` elements of `type` and leaves them in `value.bytes`.
 Status GgufParser::read_elements(GgufValue& value, std::uint32_t type, int depth) {
   const auto ends = [&] {
-    return bad(fmt::format("the file ends inside metadata key {}", quoted(value.key)));
+    return bad(fmt::format("the file ends inside metadata key {}", show_name(value.key)));
   };
   if (!is_known(type)) {
-    return bad(fmt::format("metadata key {} has the unknown type {}", quoted(value.key), type));
+    return bad(fmt::format("metadata key {} has the unknown type {}", show_name(value.key), type));
   }
   value.type = static_cast<GgufType>(type);
   if (const std::uint64_t size = fixed_bytes(value.type); size > 0) {
@@ -227,7 +227,7 @@ Status GgufParser::read_elements(GgufValue& value, std::uint32_t type, int depth
                                });
     if (booleans_hold) return {};
     return bad(
-        fmt::format("metadata key {} has a boolean that is neither 0 nor 1", quoted(value.key)));
+        fmt::format("metadata key {} has a boolean that is neither 0 nor 1", show_name(value.key)));
   }
   const std::size_t start = cursor_.position();
   if (value.type == GgufType::kString) {
@@ -237,7 +237,7 @@ Status GgufParser::read_elements(GgufValue& value, std::uint32_t type, int depth
     }
   } else {
     if (depth == kArrayDepthMax) {
-      return bad(fmt::format("metadata key {} nests arrays too deeply", quoted(value.key)));
+      return bad(fmt::format("metadata key {} nests arrays too deeply", show_name(value.key)));
     }
     for (std::uint64_t i = 0; i < value.count; ++i) {
       GgufValue inner;
@@ -280,23 +280,23 @@ Status GgufParser::read_tensor_infos() {
       order.begin(), order.end(),
       [&](std::uint32_t a, std::uint32_t b) { return name_of(a) == name_of(b); });
   if (twin == order.end()) return {};
-  return bad(fmt::format("tensor {} appears twice", quoted(name_of(*twin))));
+  return bad(fmt::format("tensor {} appears twice", show_name(name_of(*twin))));
 }
 
 Status GgufParser::read_tensor_info(GgufTensor& tensor, std::uint64_t& offset) {
   if (!cursor_.take(tensor.name)) return bad("the file ends inside the list of tensors");
   if (tensor.name.empty() || tensor.name.size() > kTensorNameBytesMax) {
     return bad(fmt::format("tensor name {} is {} bytes long, it must have 1 to {}",
-                           quoted(tensor.name), tensor.name.size(), kTensorNameBytesMax));
+                           show_name(tensor.name), tensor.name.size(), kTensorNameBytesMax));
   }
   const auto ends = [&] {
-    return bad(fmt::format("the file ends inside the entry of tensor {}", quoted(tensor.name)));
+    return bad(fmt::format("the file ends inside the entry of tensor {}", show_name(tensor.name)));
   };
   std::uint32_t rank = 0;
   if (!cursor_.take(rank)) return ends();
   if (rank > tensor.dims.size()) {
     return bad(fmt::format("tensor {} has {} dimensions, at most 4 are possible",
-                           quoted(tensor.name), rank));
+                           show_name(tensor.name), rank));
   }
   tensor.rank = static_cast<int>(rank);
   std::int64_t elements = 1;
@@ -304,11 +304,11 @@ Status GgufParser::read_tensor_info(GgufTensor& tensor, std::uint64_t& offset) {
     if (!cursor_.take(tensor.dims[i])) return ends();
     if (tensor.dims[i] <= 0) {
       return bad(
-          fmt::format("tensor {} has a dimension of {}", quoted(tensor.name), tensor.dims[i]));
+          fmt::format("tensor {} has a dimension of {}", show_name(tensor.name), tensor.dims[i]));
     }
     if (elements > std::numeric_limits<std::int64_t>::max() / tensor.dims[i]) {
-      return bad(
-          fmt::format("tensor {} has more elements than any file can hold", quoted(tensor.name)));
+      return bad(fmt::format("tensor {} has more elements than any file can hold",
+                             show_name(tensor.name)));
     }
     elements *= tensor.dims[i];
   }
@@ -323,7 +323,8 @@ Status GgufParser::size_of(const GgufTensor& tensor, std::uint64_t& bytes) const
   if (type == nullptr || type->block_columns == 0) return {};
   if (tensor.dims[0] % type->block_columns != 0) {
     return bad(fmt::format("tensor {} has rows of {} values, {} needs a multiple of {}",
-                           quoted(tensor.name), tensor.dims[0], type->name, type->block_columns));
+                           show_name(tensor.name), tensor.dims[0], type->name,
+                           type->block_columns));
   }
   std::uint64_t size = static_cast<std::uint64_t>(tensor.dims[0] / type->block_columns);
   const std::array<std::uint64_t, 4> factors{
@@ -331,7 +332,7 @@ Status GgufParser::size_of(const GgufTensor& tensor, std::uint64_t& bytes) const
       static_cast<std::uint64_t>(tensor.dims[2]), static_cast<std::uint64_t>(tensor.dims[3])};
   for (const std::uint64_t factor : factors) {
     if (size > bytes_.size() / factor) {
-      return bad(fmt::format("tensor {} is larger than the file", quoted(tensor.name)));
+      return bad(fmt::format("tensor {} is larger than the file", show_name(tensor.name)));
     }
     size *= factor;
   }
@@ -348,7 +349,7 @@ Status GgufParser::place_tensors() {
     GgufTensor& tensor = file_.tensors_[i];
     if (offsets_[i] % alignment_ != 0) {
       return bad(fmt::format("tensor {} lies at offset {}, which is no multiple of {}",
-                             quoted(tensor.name), offsets_[i], alignment_));
+                             show_name(tensor.name), offsets_[i], alignment_));
     }
     std::uint64_t size = 0;
     RETURN_IF_ERROR(size_of(tensor, size));
@@ -356,7 +357,7 @@ Status GgufParser::place_tensors() {
       return bad(
           fmt::format("tensor {} reaches beyond the end of the file, which is damaged or "
                       "not completely downloaded",
-                      quoted(tensor.name)));
+                      show_name(tensor.name)));
     }
     tensor.data = bytes_.subspan(static_cast<std::size_t>(start + offsets_[i]),
                                  static_cast<std::size_t>(size));
@@ -372,8 +373,8 @@ Status GgufParser::check_overlap() const {
   for (std::size_t i = 1; i < order.size(); ++i) {
     const std::uint32_t before = order[i - 1];
     if (offsets_[before] + file_.tensors_[before].data.size() > offsets_[order[i]]) {
-      return bad(fmt::format("tensors {} and {} overlap", quoted(file_.tensors_[before].name),
-                             quoted(file_.tensors_[order[i]].name)));
+      return bad(fmt::format("tensors {} and {} overlap", show_name(file_.tensors_[before].name),
+                             show_name(file_.tensors_[order[i]].name)));
     }
   }
   return {};

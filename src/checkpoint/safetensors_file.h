@@ -40,6 +40,7 @@ class SafetensorsFile {
   const SafetensorsTensor* find(std::string_view name) const;
 
  private:
+  friend class SafetensorsParser;
   SafetensorsFile() = default;
 
   std::shared_ptr<const MappedFile> file_;  // null when parsed from borrowed bytes

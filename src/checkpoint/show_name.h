@@ -8,6 +8,6 @@
 namespace kun {
 
 // 'name', cut to 80 bytes, with everything but printable ASCII as \xNN.
-std::string quoted(std::string_view name);
+std::string show_name(std::string_view name);
 
 }  // namespace kun

@@ -1,5 +1,5 @@
 // Escapes byte by byte: a name that is not ASCII is rare here and need only be recognisable.
-#include "checkpoint/quote.h"
+#include "checkpoint/show_name.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 namespace kun {
 
-std::string quoted(std::string_view name) {
+std::string show_name(std::string_view name) {
   constexpr std::size_t kBytesMax = 80;
   std::string out = "'";
   for (const char c : name.substr(0, kBytesMax)) {
