@@ -183,7 +183,7 @@ TEST_P(EveryKernelTable, MultipliesAsTheReferenceDoes) {
       if (kind == Values::kHuge && c.format == WeightFormat::kBF16) continue;
       check_case(kernels(), pool, c, kind, 1, 32);
       check_case(kernels(), pool, c, kind, 5, 19);
-      check_case(kernels(), pool, c, kind, 8, 3);
+      check_case(kernels(), pool, c, kind, kTileTokens, 3);
     }
     for (int tokens = 2; tokens <= kTileTokens; ++tokens) {
       check_case(kernels(), pool, c, Values::kNormal, tokens, 31);
