@@ -67,8 +67,10 @@ serve() {
   host=$(flag host 127.0.0.1 "$@")
   port=$(flag port 8000 "$@")
   [[ -n $(flag ssl-certfile "" "$@") ]] && scheme=https
-  url="$scheme://${host/#0.0.0.0/127.0.0.1}:$port"
-  if [[ -z $(flag uds "" "$@") ]] && ! curl -ks -m 2 -o /dev/null "$url/health"; then
+  url=${host/#0.0.0.0/127.0.0.1}
+  [[ $url == *:* ]] && url="[$url]"
+  url="$scheme://$url:$port"
+  if [[ -z $(flag uds "" "$@") && $port != 0 ]] && ! curl -ks -m 2 -o /dev/null "$url/health"; then
     announce "$url" "$name" "$(flag api-key "" "$@")" &
   fi
   exec "$kun" serve "$model" --host "$host" --port "$port" --served-model-name "$name" "$@"

@@ -13,6 +13,11 @@ function(add_test_program name)
   if(NOT arg_SOURCES)
     return()
   endif()
+  if(TARGET ${name})  # a suite in tests/ that carries a module's name
+    target_sources(${name} PRIVATE ${arg_SOURCES})
+    target_link_libraries(${name} PRIVATE ${arg_LINK})
+    return()
+  endif()
   add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE src)
   target_link_libraries(${name} PRIVATE ${arg_LINK} GTest::gtest GTest::gmock GTest::gtest_main

@@ -19,6 +19,9 @@ for argument in "$@"; do
   esac
 done
 
+# Let ccache recognize a file that was compiled in another checkout.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+
 if rust=$("$root/tools/setup.sh" --rust-bin); then PATH="$rust:$PATH"; fi
 
 # A folder that was configured for another place or another generator cannot be reused.

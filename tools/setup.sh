@@ -95,7 +95,7 @@ missing_packages() {
 }
 
 install_packages() {
-  local names
+  local names log
   if [[ $(id -u) -ne 0 ]]; then
     mapfile -t names < <(first_known "$@")
     say "these packages are missing, and installing them needs root. Run this, then try again:"
@@ -108,9 +108,14 @@ install_packages() {
   apt-get -o Acquire::Retries=3 -qq update </dev/null >&2 ||
     die "apt-get update failed: check the network and /etc/apt/sources.list, then try again."
   mapfile -t names < <(first_known "$@")
-  say "installing ${names[*]}"
-  apt-get -o Acquire::Retries=3 -qq install -y --no-install-recommends "${names[@]}" \
-    </dev/null >&2 || die "apt-get install failed (above); repair it, then try again."
+  say "installing ${names[*]} (this may take some minutes)"
+  log=$(mktemp)
+  if ! apt-get -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 -qq install -y --no-install-recommends \
+    "${names[@]}" </dev/null >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    die "apt-get install failed (above, and $log); repair it, then try again."
+  fi
+  rm -f "$log"
 }
 
 check_version() {
