@@ -49,7 +49,10 @@ if ! is_configured ${definitions[0]:+"${definitions[@]}"}; then
   cmake -S "$root" -B "$folder" -G Ninja ${definitions[0]:+"${definitions[@]}"} >&2
 fi
 
-if $configure_only; then exit; fi
+if $configure_only; then
+  cmake --build "$folder" --target build.ninja >&2
+  exit
+fi
 
 # Leave each compiler 1.5 GB of memory: the server's templates need it.
 jobs=$(nproc)
