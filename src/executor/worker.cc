@@ -42,7 +42,11 @@ Status Worker::allocate_cache() {
       const auto index = static_cast<std::size_t>(layer);
       if (cache_.planes.size() <= index) cache_.planes.resize(index + 1);
       for (const KvPlane& plane : group.planes) {
-        CachePlane bytes{nullptr, plane.dtype, plane.width, group.tokens_per_block, block_count};
+        CachePlane bytes;
+        bytes.dtype = plane.dtype;
+        bytes.width = plane.width;
+        bytes.tokens_per_block = group.tokens_per_block;
+        bytes.block_count = block_count;
         cache_bytes_.push_back(ops_.allocate(block_count * bytes.block_bytes()));
         if (cache_bytes_.back() == nullptr) {
           return resource_exhausted(fmt::format(
