@@ -20,10 +20,14 @@ struct PlanSlice {
   std::int32_t first_position = 0;           // position of tokens[0] in the sequence
   std::vector<Token> tokens;                 // 1 for decode, more for a prompt chunk
   std::vector<std::vector<BlockId>> blocks;  // [KV group][block]: from position 0 on
-  std::vector<std::int32_t> wanted;          // offsets in `tokens` whose logits are sampled
+  // Offsets in `tokens` whose logits are sampled, ascending. An offset may repeat: the n choices of
+  // a request sample their first tokens from the one last row of the prompt.
+  std::vector<std::int32_t> wanted;
+  std::uint32_t choice = 0;  // which of the choices of `sequence` this is; for traces
 };
 
-// Copies the cache of one block to another before anything else in the step reads or writes.
+// Copies the cache of one block to another before anything else in the step reads or writes. No
+// block is the target of two copies, or source and target: they may run in any order.
 struct BlockCopy {
   int group = 0;
   BlockId from = 0;

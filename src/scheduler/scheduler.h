@@ -48,7 +48,8 @@ class Scheduler {
   Scheduler(const SchedulerLimits& limits, const KvLayout& layout);
   ~Scheduler();
 
-  // kInvalidArgument: could never fit. kResourceExhausted: the waiting line is full.
+  // kInvalidArgument: could never fit. kResourceExhausted: the waiting line is full. The output is
+  // cut (kLength) where context or cache end. Requires: no sequence that has not ended has this id.
   Status add(SequenceSpec spec, Microseconds now);
 
   // Ends all choices of `id` without further progress; unknown ids are ignored.
@@ -57,7 +58,8 @@ class Scheduler {
   // Ends one choice as stopped by its reader after its first `kept_count` outputs.
   void stop(SequenceId id, std::uint32_t choice, int kept_count);
 
-  // The next step. Empty when nothing can run. Requires: the last plan was applied.
+  // The next step. Empty only when no sequence is left. Requires: the last plan was applied; an
+  // empty one need not be, but may be (with an empty result of its step) to hear of stop()s.
   const BatchPlan& plan(Microseconds now);
 
   // Beside the last plan; valid until apply().
@@ -79,6 +81,8 @@ class Scheduler {
   // sequence of its plan as kFailed.
   std::vector<Progress> apply(const StepResult& result, Microseconds now);
 
+  // Nothing runs, waits or remains to be told by apply(). add(), cancel() and stop() may be called
+  // at any time, also between plan() and apply().
   bool idle() const;
 
   struct Stats {
@@ -86,9 +90,9 @@ class Scheduler {
     int waiting_count = 0;
     int free_block_count = 0;  // over all groups
     int total_block_count = 0;
-    std::uint64_t prompt_token_count = 0;  // of admitted requests
-    std::uint64_t computed_prompt_token_count = 0;
-    std::uint64_t prefix_query_token_count = 0;
+    std::uint64_t prompt_token_count = 0;           // of admitted requests
+    std::uint64_t computed_prompt_token_count = 0;  // again after preemption, not from the cache
+    std::uint64_t prefix_query_token_count = 0;     // looked up at first admission
     std::uint64_t prefix_hit_token_count = 0;
     std::uint64_t preemption_count = 0;
   };

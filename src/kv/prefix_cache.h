@@ -1,0 +1,54 @@
+// PrefixCache turns runs of tokens into block labels, so that two prompts which begin alike share
+// their first blocks. It holds no blocks itself; the pools remember. With several KV groups a run
+// of tokens is shared in units that are whole blocks in every group, or not at all.
+#pragma once
+
+#include <deque>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kv/block_table.h"
+
+namespace kun {
+
+// The labels of one sequence's blocks, so that each token is hashed once however often the
+// sequence is admitted, preempted and published. Copy it with the tokens it names.
+struct PrefixChain {
+  BlockLabel root;                              // of the salt
+  std::vector<std::vector<BlockLabel>> labels;  // [group][block], as far as they were needed
+  int published_count = 0;                      // tokens whose blocks have their labels
+};
+
+class PrefixCache {
+ public:
+  // `key` is secret: who knows it could build two prompts with one label. `pools` ([KV group])
+  // must outlive the cache.
+  PrefixCache(std::deque<KvBlockPool>& pools, const std::uint64_t (&key)[2]);
+
+  // `salt` separates tenants: equal prompts under different salts never meet.
+  PrefixChain chain(std::string_view salt);
+
+  // Appends to the empty `tables` ([group]) the longest run of cached blocks that `tokens` begins
+  // with; returns how many tokens that is.
+  int match(std::span<const Token> tokens, PrefixChain& chain, std::vector<BlockTable>& tables);
+
+  // Makes the whole units of `tokens` discoverable. Requires: `tables` cover `tokens`, and their
+  // bytes are computed.
+  void publish(std::span<const Token> tokens, PrefixChain& chain,
+               const std::vector<BlockTable>& tables);
+
+  // Tokens in the smallest run that is whole blocks in every group.
+  int unit() const { return unit_; }
+
+ private:
+  BlockContent content(std::span<const Token> tokens, PrefixChain& chain, std::size_t group,
+                       int block);
+
+  std::deque<KvBlockPool>& pools_;
+  std::uint64_t key_[2];
+  int unit_ = 1;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace kun

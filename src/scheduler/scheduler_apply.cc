@@ -1,0 +1,175 @@
+// What becomes of the sequences of a step once it was computed: they advance, publish their full
+// blocks, fork into their choices, or end.
+#include <algorithm>
+
+#include "scheduler/scheduler_impl.h"
+
+namespace kun {
+
+std::vector<Scheduler::Progress> Scheduler::Impl::apply(const StepResult& result,
+                                                        Microseconds now) {
+  CHECK(result.step == plan_.step);
+  in_flight_ = false;
+  if (!usable(result)) {
+    fail_step();
+  } else {
+    int token_count = 0;
+    for (std::size_t i = 0; i < planned_.size(); ++i) {
+      token_count += planned_[i]->planned_count;
+      apply_slice(*planned_[i], plan_.slices[i], result.slices[i]);
+    }
+    cost_.observe(token_count, now - planned_at_);
+  }
+  planned_.clear();
+  sampling_.rows.clear();
+  for (std::vector<BlockRef>& sources : copied_) sources.clear();
+  remove_ended();
+  for (SequencePtr& sequence : forks_) {
+    const auto place = std::ranges::upper_bound(running_, sequence->key(), {}, &Sequence::key);
+    running_.insert(place, std::move(sequence));
+  }
+  forks_.clear();
+  return std::exchange(progress_, {});
+}
+
+// A worker that answers something else than what was asked has failed the step.
+bool Scheduler::Impl::usable(const StepResult& result) const {
+  if (!result.status.ok() || result.slices.size() != planned_.size()) return false;
+  for (std::size_t i = 0; i < planned_.size(); ++i) {
+    const SliceResult& slice = result.slices[i];
+    if (!slice.corrupted && slice.tokens.size() != plan_.slices[i].wanted.size()) return false;
+  }
+  return true;
+}
+
+void Scheduler::Impl::fail_step() {
+  for (Sequence* sequence : planned_) {
+    sequence->planned_count = 0;
+    end(*sequence, Finish::kFailed);
+  }
+}
+
+// Tells that every choice of the sequence has ended, unless it was cancelled.
+void Scheduler::Impl::end(Sequence& sequence, Finish finish) {
+  if (std::exchange(sequence.ended, true)) return;
+  for (const SequenceChoice& choice : sequence.choices) {
+    const bool stopped = choice.kept_count >= 0;
+    progress_.push_back(progress_of(sequence, choice.index, stopped ? Finish::kStopped : finish));
+    if (stopped) progress_.back().output_count = choice.kept_count;
+  }
+}
+
+void Scheduler::Impl::apply_slice(Sequence& sequence, const PlanSlice& slice,
+                                  const SliceResult& result) {
+  const int first = sequence.computed_count;
+  sequence.computed_count += std::exchange(sequence.planned_count, 0);
+  const int prompt_end = std::min(sequence.computed_count, sequence.request->prompt_count);
+  stats_.computed_prompt_token_count += static_cast<std::uint64_t>(std::max(prompt_end - first, 0));
+  if (result.corrupted) {
+    // Which of its blocks went wrong is not known, so that nobody may find any of them.
+    for (std::size_t g = 0; g < pools_.size(); ++g) {
+      for (BlockId id : sequence.tables[g].ids()) pools_[g].forget(id);
+    }
+    end(sequence, Finish::kCorrupted);
+    return;
+  }
+  if (limits_.prefix_caching) {
+    const auto computed = static_cast<std::size_t>(sequence.computed_count);
+    prefixes_.publish(std::span(sequence.tokens).first(computed), sequence.chain, sequence.tables);
+  }
+  if (sequence.ended) return;
+  if (!slice.wanted.empty()) {
+    take_tokens(sequence, result);
+    return;
+  }
+  // Choices that were stopped before they had a token leave those that go on.
+  const auto stopped = [&](const SequenceChoice& choice) {
+    if (choice.kept_count < 0) return false;
+    progress_.push_back(progress_of(sequence, choice.index, Finish::kStopped));
+    progress_.back().output_count = choice.kept_count;
+    return true;
+  };
+  std::vector<SequenceChoice> left;
+  for (const SequenceChoice& choice : sequence.choices) {
+    if (!stopped(choice)) left.push_back(choice);
+  }
+  if (left.empty()) {
+    sequence.ended = true;
+    return;
+  }
+  sequence.choices = std::move(left);
+}
+
+// result.tokens are those of sequence.choices, in order. All but the first choice move out.
+void Scheduler::Impl::take_tokens(Sequence& sequence, const SliceResult& result) {
+  const std::vector<SequenceChoice> choices = std::exchange(sequence.choices, {});
+  for (std::size_t i = 1; i < choices.size(); ++i) {
+    SequencePtr other = fork(sequence, choices[i]);
+    take_token(*other, result.tokens[i]);
+    if (other->ended) {
+      destroy(std::move(other));
+    } else {
+      forks_.push_back(std::move(other));
+    }
+  }
+  sequence.choices.push_back(choices.front());
+  take_token(sequence, result.tokens.front());
+}
+
+// The fork shares every block, the partial one too: who writes it first copies it.
+Scheduler::Impl::SequencePtr Scheduler::Impl::fork(const Sequence& sequence,
+                                                   const SequenceChoice& choice) {
+  std::vector<BlockTable> tables;
+  for (const BlockTable& table : sequence.tables) tables.push_back(table.share());
+  Request& request = *sequence.request;
+  ++request.sequence_count;
+  auto copy = std::make_unique<Sequence>(request, std::move(tables));
+  copy->choices.push_back(choice);
+  copy->tokens = sequence.tokens;
+  copy->computed_count = sequence.computed_count;
+  copy->chain = sequence.chain;
+  return copy;
+}
+
+void Scheduler::Impl::take_token(Sequence& sequence, const SampledToken& token) {
+  const SequenceChoice& choice = sequence.choices.front();
+  if (choice.kept_count >= 0) {
+    end(sequence, Finish::kStopped);
+    return;
+  }
+  sequence.tokens.push_back(token.token);
+  const Finish finish = finish_after(sequence, token.token);
+  progress_.push_back(progress_of(sequence, choice.index, finish));
+  progress_.back().tokens.push_back(token);
+  sequence.ended = finish != Finish::kNone;
+}
+
+Scheduler::Finish Scheduler::Impl::finish_after(const Sequence& sequence, Token token) const {
+  const Request& request = *sequence.request;
+  const bool may_end = sequence.output_count() >= request.sampling.output_count_min;
+  if (may_end && std::ranges::find(request.end_tokens, token) != request.end_tokens.end()) {
+    return Finish::kEndToken;
+  }
+  return sequence.token_count() == request.token_count_max ? Finish::kLength : Finish::kNone;
+}
+
+Scheduler::Progress Scheduler::Impl::progress_of(const Sequence& sequence, std::uint32_t choice,
+                                                 Finish finish) const {
+  Progress progress;
+  progress.sequence = sequence.request->id;
+  progress.choice = choice;
+  progress.finish = finish;
+  progress.prompt_count = sequence.request->prompt_count;
+  progress.cached_count = std::max(sequence.request->cached_count, 0);
+  progress.output_count = sequence.output_count();
+  return progress;
+}
+
+void Scheduler::Impl::remove_ended() {
+  for (SequencePtr& sequence : running_) {
+    if (sequence->ended) destroy(std::move(sequence));
+  }
+  std::erase(running_, nullptr);
+}
+
+}  // namespace kun

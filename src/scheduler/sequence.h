@@ -1,0 +1,74 @@
+// One generation in progress, and the request it belongs to. There is no prefill state and no
+// decode state: a sequence has tokens, of those some are computed, and each step lets
+// computed_count catch up. Prompt chunks, decoding and resuming after preemption are one motion.
+#pragma once
+
+#include <compare>
+#include <utility>
+#include <vector>
+
+#include "kv/prefix_cache.h"
+#include "plan/batch_plan.h"
+#include "plan/sampling_params.h"
+
+namespace kun {
+
+// What the sequences of one request share. Owned by the scheduler until its last sequence ends.
+struct Request {
+  SequenceId id = 0;
+  int priority = 0;
+  std::uint64_t arrival = 0;  // numbers requests in the order of add()
+  int prompt_count = 0;
+  int token_count_max = 0;  // prompt and output
+  SamplingParams sampling;
+  std::vector<Token> end_tokens;  // none when they are to be ignored
+  int cached_count = -1;          // prompt tokens found at first admission; -1: not yet admitted
+  int sequence_count = 0;
+};
+
+// The order in which sequences are served. It is total, so no two plans can disagree on it.
+struct SequenceKey {
+  int priority = 0;
+  std::uint64_t arrival = 0;
+  std::uint32_t choice = 0;
+
+  auto operator<=>(const SequenceKey&) const = default;
+};
+
+struct SequenceChoice {
+  std::uint32_t index = 0;
+  int kept_count = -1;  // >= 0: stop() came while its step ran
+};
+
+struct Sequence {
+  Sequence(Request& owner, std::vector<BlockTable> empty_tables)
+      : request(&owner), tables(std::move(empty_tables)) {}
+
+  Request* request;
+  // All choices of the request until their first tokens are sampled from the one prompt, then one.
+  std::vector<SequenceChoice> choices;
+  std::vector<Token> tokens;  // prompt, then output
+  int computed_count = 0;     // tokens whose cache entries exist
+  int planned_count = 0;      // tokens in the step that is running now
+  bool ended = false;         // cancelled while its step ran, or finished: apply() takes it away
+  std::vector<BlockTable> tables;  // [KV group]
+  PrefixChain chain;
+
+  SequenceKey key() const { return {request->priority, request->arrival, choices.front().index}; }
+  int choice_count() const { return static_cast<int>(choices.size()); }
+  int token_count() const { return static_cast<int>(tokens.size()); }
+  int pending_count() const { return token_count() - computed_count; }
+  int output_count() const { return token_count() - request->prompt_count; }
+
+  // Somebody reads its output now, and waits for the next token.
+  bool decoding() const { return output_count() > 0 && pending_count() == 1; }
+
+  // Forgets all that was computed. What was published may still be found again.
+  void rewind() {
+    for (BlockTable& table : tables) table.clear();
+    computed_count = 0;
+    chain.published_count = 0;
+  }
+};
+
+}  // namespace kun
