@@ -20,6 +20,9 @@ class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
 
+  // The head of a request has arrived: gives it its id.
+  virtual void begin(HttpRequest& request) = 0;
+
   // Judges a request by its head, before its body is read. An answer refuses it.
   virtual std::optional<HttpResponse> refuse(const HttpRequest& request) = 0;
 

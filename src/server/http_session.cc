@@ -190,6 +190,7 @@ bool HttpSession::take_bytes() {
 asio::awaitable<bool> HttpSession::judge_head() {
   HttpRequest& request = parser_->request();
   request.received = Clock::now();
+  connections_.handler.begin(request);
   refusal_ = connections_.handler.refuse(request);
   const bool body_missing = parser_->state() != HttpParser::State::kDone;
   if (refusal_ && body_missing &&
