@@ -16,7 +16,7 @@
 namespace kun {
 
 struct ChoiceFinish {
-  std::string_view reason;                  // "stop", "length"
+  std::string_view reason;                   // "stop", "length"
   const std::string* stop_string = nullptr;  // what stopped it, if a string of the request did
   std::optional<Token> stop_token;           // or a token of the request
 };

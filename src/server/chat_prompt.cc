@@ -35,8 +35,8 @@ std::optional<std::string> join_parts(FieldReader& reader, JsonView parts, std::
       } else if (name == "text" || name == "input_text" || name == "output_text") {
         piece = part.find("text");
       } else {
-        reader.fail("messages", fmt::format("{} is of type {:?}; this model takes text only",
-                                            where, std::string(name.substr(0, 32))));
+        reader.fail("messages", fmt::format("{} is of type {:?}; this model takes text only", where,
+                                            std::string(name.substr(0, 32))));
         return std::nullopt;
       }
     }
@@ -126,8 +126,8 @@ bool write_message(FieldReader& reader, JsonWriter& json, JsonView message, std:
 void read_tools(FieldReader& reader, const ServerLimits& limits, ChatPrompt& prompt) {
   const auto tools = reader.array("tools", static_cast<std::size_t>(limits.tools_max));
   for (std::size_t i = 0; tools && i < tools->size(); ++i) {
-    const auto function = tools->at(i).is(Kind::kObject) ? tools->at(i).find("function")
-                                                         : std::optional<JsonView>();
+    const auto function =
+        tools->at(i).is(Kind::kObject) ? tools->at(i).find("function") : std::optional<JsonView>();
     if (!function || !function->is(Kind::kObject)) {
       reader.fail("tools", fmt::format("tools[{}] must be an object with a function", i));
       return;
@@ -224,8 +224,8 @@ Result<std::string> render_chat(const ServedModel& model, const ChatPrompt& prom
   input.extra = prompt.extra;
   input.add_generation_prompt = prompt.add_generation_prompt;
   if (!prompt.chat_template.empty()) {
-    ASSIGN_OR_RETURN(const auto compiled, ChatTemplate::compile(prompt.chat_template,
-                                                                model.bos_token, model.eos_token));
+    ASSIGN_OR_RETURN(const auto compiled,
+                     ChatTemplate::compile(prompt.chat_template, model.bos_token, model.eos_token));
     return compiled->render(input);
   }
   if (model.chat_template == nullptr) {

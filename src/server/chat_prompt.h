@@ -11,9 +11,9 @@
 namespace kun {
 
 struct ChatPrompt {
-  std::string messages;  // JSON array for the template
-  std::string tools;     // JSON array, or empty
-  std::string extra;     // JSON object of further variables, or empty
+  std::string messages;       // JSON array for the template
+  std::string tools;          // JSON array, or empty
+  std::string extra;          // JSON object of further variables, or empty
   std::string chat_template;  // the request's own, or empty
   bool add_generation_prompt = true;
   bool add_special_tokens = false;

@@ -1,71 +1,49 @@
-// The text of one choice, as its tokens arrive: bytes become whole characters, stop strings are
-// found wherever token boundaries fall, and text that may turn out to be the beginning of a stop
+// The text of one choice, as its tokens arrive: whole characters only, up to the first stop
+// string, wherever token boundaries fall. Text that may turn out to be the beginning of a stop
 // string is held back.
 #pragma once
 
-#include <cstddef>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
+#include <utility>
 
+#include "text/detokenizer.h"
+#include "text/stop_strings.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace kun {
 
-// The stop strings of a request, prepared for matching byte by byte. Const: shared by its choices.
-class StopMatcher {
- public:
-  explicit StopMatcher(std::vector<std::string> strings);
-
-  std::size_t size() const { return strings_.size(); }
-  const std::string& string(std::size_t index) const { return strings_[index]; }
-
-  // How much of string `index` has been seen when `byte` follows `seen` bytes of it.
-  std::size_t advance(std::size_t index, std::size_t seen, char byte) const;
-
- private:
-  std::vector<std::string> strings_;
-  // [string][n]: longest proper border of its first n bytes (Knuth, Morris, Pratt).
-  std::vector<std::vector<std::size_t>> borders_;
-};
-
+// Not thread-safe.
 class ChoiceText {
  public:
   struct Options {
     const Tokenizer* tokenizer = nullptr;
-    std::shared_ptr<const StopMatcher> stops;
+    std::shared_ptr<const StopStrings> stops;  // shared by the choices of a request
+    bool include_stop = false;                 // a stop string stays in the text
     bool skip_special_tokens = true;
-    bool include_stop = false;    // a stop string stays in the text
-    bool trim_first_space = false;  // the tokenizer puts one before a text; see Tokenizer
+    bool spaces_between_special_tokens = true;
   };
 
-  explicit ChoiceText(Options options);
+  explicit ChoiceText(const Options& options);
 
-  // Appends a token. True when its text completed a stop string: nothing may be added after that.
-  // With `check_stops` off, stop strings that end or begin here do not count.
+  // Appends a token. True when its text completed a stop string: the text is over then. With
+  // `check_stops` off, stop strings do not count up to the end of this token.
   bool add(Token token, bool check_stops = true);
 
   // No more tokens will come: what was held back is text after all.
   void finish();
 
   // Text that will not change any more, since the last call.
-  std::string take();
+  std::string take() { return std::exchange(ready_, {}); }
 
-  const std::string* stop_string() const { return stop_ ? &options_.stops->string(*stop_) : nullptr; }
+  // The stop string that ended the text; null if none has.
+  const std::string* stop_string() const;
 
  private:
-  bool match(std::size_t from);
-
-  Options options_;
-  Utf8Repair repair_;
-  std::string pending_;             // not taken yet
-  std::size_t safe_ = 0;            // bytes of it that may be taken
-  std::vector<std::size_t> seen_;   // [stop string]: bytes of it seen at the end of pending_
-  std::optional<std::size_t> stop_;
-  bool at_start_ = true;
+  std::shared_ptr<const StopStrings> stops_;
+  Detokenizer detokenizer_;
+  StopMatcher matcher_;
+  std::string ready_;
 };
 
 }  // namespace kun

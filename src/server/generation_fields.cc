@@ -44,8 +44,9 @@ void read_logit_bias(FieldReader& reader, const ServedModel& model, const Server
   const auto bias = reader.object("logit_bias");
   if (!bias) return;
   if (bias->size() > static_cast<std::size_t>(limits.logit_bias_max)) {
-    return reader.fail("logit_bias", fmt::format("logit_bias has {} entries, at most {} are accepted",
-                                                 bias->size(), limits.logit_bias_max));
+    return reader.fail("logit_bias",
+                       fmt::format("logit_bias has {} entries, at most {} are accepted",
+                                   bias->size(), limits.logit_bias_max));
   }
   const int vocabulary_size = model.tokenizer->vocabulary_size();
   for (std::size_t i = 0; i < bias->size(); ++i) {
@@ -113,17 +114,36 @@ void read_request_id(FieldReader& reader, GenerationFields& fields) {
 
 // Known, and an error as long as they are not supported.
 void refuse_unsupported(FieldReader& reader) {
-  reader.refuse({"use_beam_search", "prompt_logprobs",
-                 "allowed_token_ids", "bad_words", "logits_processors", "structured_outputs",
-                 "guided_json", "guided_regex", "guided_choice", "guided_grammar", "regex", "ebnf",
-                 "json_schema", "grammar", "stop_regex", "kv_transfer_params", "lora_path",
-                 "repetition_detection", "thinking_token_budget", "return_prompt_text",
-                 "return_tokens_as_token_ids", "prompt_embeds", "return_hidden_states",
-                 "custom_logit_processor", "logprob_token_ids", "vllm_xargs"});
+  reader.refuse({"use_beam_search",
+                 "prompt_logprobs",
+                 "allowed_token_ids",
+                 "bad_words",
+                 "logits_processors",
+                 "structured_outputs",
+                 "guided_json",
+                 "guided_regex",
+                 "guided_choice",
+                 "guided_grammar",
+                 "regex",
+                 "ebnf",
+                 "json_schema",
+                 "grammar",
+                 "stop_regex",
+                 "kv_transfer_params",
+                 "lora_path",
+                 "repetition_detection",
+                 "thinking_token_budget",
+                 "return_prompt_text",
+                 "return_tokens_as_token_ids",
+                 "prompt_embeds",
+                 "return_hidden_states",
+                 "custom_logit_processor",
+                 "logprob_token_ids",
+                 "vllm_xargs"});
   // Accepted without effect: hints, and names for what is the case anyway.
-  reader.ignore({"user", "metadata", "store", "service_tier", "spaces_between_special_tokens",
-                 "length_penalty", "early_stopping", "mm_processor_kwargs", "media_io_kwargs",
-                 "prompt_cache_key", "safety_identifier", "detokenize", "truncation_side"});
+  reader.ignore({"user", "metadata", "store", "service_tier", "length_penalty", "early_stopping",
+                 "mm_processor_kwargs", "media_io_kwargs", "prompt_cache_key", "safety_identifier",
+                 "detokenize", "truncation_side"});
 }
 
 }  // namespace
@@ -151,15 +171,16 @@ GenerationFields read_generation_fields(FieldReader& reader, const ServedModel& 
   fields.include_stop_str_in_output = reader.boolean("include_stop_str_in_output").value_or(false);
   fields.ignore_eos = reader.boolean("ignore_eos").value_or(false);
   fields.skip_special_tokens = reader.boolean("skip_special_tokens").value_or(true);
+  fields.spaces_between_special_tokens =
+      reader.boolean("spaces_between_special_tokens").value_or(true);
   fields.return_token_ids = reader.boolean("return_token_ids").value_or(false);
   fields.sampling.output_count_min =
       static_cast<int>(reader.integer("min_tokens", 0, model.context_length).value_or(0));
   fields.stream = reader.boolean("stream").value_or(false);
   read_stream_options(reader, fields);
-  fields.priority = static_cast<int>(reader
-                                         .integer("priority", std::numeric_limits<int>::min(),
-                                                  std::numeric_limits<int>::max())
-                                         .value_or(0));
+  fields.priority = static_cast<int>(
+      reader.integer("priority", std::numeric_limits<int>::min(), std::numeric_limits<int>::max())
+          .value_or(0));
   fields.cache_salt = reader.string("cache_salt", kNameBytesMax).value_or("");
   read_request_id(reader, fields);
   if (const auto keep = reader.integer("truncate_prompt_tokens", -1, model.context_length)) {
@@ -177,8 +198,8 @@ std::optional<ApiError> fit_context(const ServedModel& model, GenerationFields& 
   const int context = model.context_length;
   if (fields.truncate_prompt_tokens) {
     const int fitting = context - std::max(1, fields.max_tokens.value_or(default_max.value_or(1)));
-    const int keep = *fields.truncate_prompt_tokens < 0 ? std::max(1, fitting)
-                                                        : *fields.truncate_prompt_tokens;
+    const int keep =
+        *fields.truncate_prompt_tokens < 0 ? std::max(1, fitting) : *fields.truncate_prompt_tokens;
     if (prompt.size() > static_cast<std::size_t>(keep)) {
       prompt.erase(prompt.begin(), prompt.end() - keep);
     }
@@ -194,20 +215,19 @@ std::optional<ApiError> fit_context(const ServedModel& model, GenerationFields& 
   }
   const int left = context - static_cast<int>(prompt_count);
   if (fields.max_tokens && *fields.max_tokens > left) {
-    return ApiError{400,
-                    fmt::format("This model's maximum context length is {} tokens. However, you "
-                                "requested {} tokens ({} in the input, {} in the completion). "
-                                "Please reduce the length of the input or completion.",
-                                context, prompt_count + *fields.max_tokens, prompt_count,
-                                *fields.max_tokens),
-                    std::string(max_tokens_name)};
+    return ApiError{
+        400,
+        fmt::format("This model's maximum context length is {} tokens. However, you "
+                    "requested {} tokens ({} in the input, {} in the completion). "
+                    "Please reduce the length of the input or completion.",
+                    context, prompt_count + *fields.max_tokens, prompt_count, *fields.max_tokens),
+        std::string(max_tokens_name)};
   }
   output_count_max = fields.max_tokens.value_or(std::min(left, default_max.value_or(left)));
   if (fields.sampling.output_count_min > output_count_max) {
     return bad_field("min_tokens", fmt::format("min_tokens is {}, more than the {} tokens that "
                                                "may be generated",
-                                               fields.sampling.output_count_min,
-                                               output_count_max));
+                                               fields.sampling.output_count_min, output_count_max));
   }
   return std::nullopt;
 }

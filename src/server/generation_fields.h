@@ -26,6 +26,7 @@ struct GenerationFields {
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;
   bool skip_special_tokens = true;
+  bool spaces_between_special_tokens = true;
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage_stats = false;
@@ -48,8 +49,9 @@ std::string read_model(FieldReader& reader, const ServedModel& model,
 // Shortens `prompt` as asked and checks that it and the output fit the context; fills in the
 // output count that was left out (`default_max`, or what is left of the context).
 std::optional<ApiError> fit_context(const ServedModel& model, GenerationFields& fields,
-                                    std::optional<int> default_max, std::string_view max_tokens_name,
-                                    std::vector<Token>& prompt, int& output_count_max);
+                                    std::optional<int> default_max,
+                                    std::string_view max_tokens_name, std::vector<Token>& prompt,
+                                    int& output_count_max);
 
 GenerateRequest make_generate_request(const ServedModel& model, const GenerationFields& fields,
                                       std::vector<Token> prompt, int output_count_max);

@@ -41,19 +41,20 @@ GenerationJob::GenerationJob(ServerContext& context, const std::shared_ptr<Excha
       created_(static_cast<std::int64_t>(std::time(nullptr))),
       arrived_(exchange->request().received),
       keeps_tokens_(setup_.fields.sampling.logprob_count >= 0 || setup_.fields.return_token_ids) {
-  const auto stops = std::make_shared<const StopMatcher>(setup_.fields.stop);
+  const auto stops = std::make_shared<const StopStrings>(setup_.fields.stop);
   cached_counts_.resize(setup_.prompts.size(), 0);
   for (std::size_t i = 0; i < setup_.prompts.size(); ++i) {
     ChoiceText::Options options;
     options.tokenizer = setup_.model->tokenizer;
     options.stops = stops;
     options.skip_special_tokens = setup_.fields.skip_special_tokens;
+    options.spaces_between_special_tokens = setup_.fields.spaces_between_special_tokens;
     options.include_stop = setup_.fields.include_stop_str_in_output;
     for (int c = 0; c < setup_.fields.choice_count; ++c) {
       choices_.emplace_back(options);
       choices_.back().answer = setup_.prompts[i].echo;
-      choices_.back().text_offset = static_cast<std::size_t>(
-          std::ranges::count_if(setup_.prompts[i].echo, [](char byte) {
+      choices_.back().text_offset =
+          static_cast<std::size_t>(std::ranges::count_if(setup_.prompts[i].echo, [](char byte) {
             return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U;
           }));
     }

@@ -50,7 +50,7 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
   using Clock = std::chrono::steady_clock;
 
   struct Choice {
-    explicit Choice(ChoiceText::Options options) : text(std::move(options)) {}
+    explicit Choice(const ChoiceText::Options& options) : text(options) {}
 
     ChoiceText text;
     std::string answer;                // not sent yet

@@ -62,8 +62,7 @@ Result<std::unique_ptr<asio::ssl::context>> open_tls(const TlsOptions& options) 
                    asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1);
   tls->use_certificate_chain_file(options.certificate_file, error);
   if (error) return failed("the TLS certificate", options.certificate_file);
-  const std::string& key =
-      options.key_file.empty() ? options.certificate_file : options.key_file;
+  const std::string& key = options.key_file.empty() ? options.certificate_file : options.key_file;
   tls->use_private_key_file(key, asio::ssl::context::pem, error);
   if (error) return failed("the TLS key", key);
   if (!options.ca_file.empty()) {

@@ -42,14 +42,14 @@ class HttpHandler {
 struct TlsOptions {
   std::string certificate_file;  // PEM chain; TLS is on when this is set
   std::string key_file;
-  std::string ca_file;                       // to verify clients against
+  std::string ca_file;                      // to verify clients against
   bool require_client_certificate = false;  // needs ca_file
 };
 
 struct ListenerOptions {
   std::string host = "0.0.0.0";
-  int port = 8000;    // 0: any free one
-  std::string uds;    // path of a unix socket; host and port are unused then
+  int port = 8000;  // 0: any free one
+  std::string uds;  // path of a unix socket; host and port are unused then
   TlsOptions tls;
   int io_thread_count = 1;
   ServerLimits limits;

@@ -36,9 +36,9 @@ using Clock = std::chrono::steady_clock;
 using Socket = asio::generic::stream_protocol::socket;
 
 constexpr std::size_t kReadBytes = 8U << 10U;
-constexpr std::size_t kReadAheadMax = 64U << 10U;   // of pipelined requests
-constexpr std::size_t kWriteBytes = 64U << 10U;     // what write_timeout is granted for
-constexpr std::size_t kSmallBodyBytes = 64U << 10U; // read even when the request is refused
+constexpr std::size_t kReadAheadMax = 64U << 10U;    // of pipelined requests
+constexpr std::size_t kWriteBytes = 64U << 10U;      // what write_timeout is granted for
+constexpr std::size_t kSmallBodyBytes = 64U << 10U;  // read even when the request is refused
 constexpr std::size_t kLingerBytes = 8U << 20U;
 constexpr std::chrono::seconds kLingerTime{2};
 
@@ -141,8 +141,8 @@ asio::awaitable<bool> HttpSession::read_request() {
     const bool had_head = parser_->state() != HttpParser::State::kHeader;
     const bool progressed = take_bytes();
     if (parser_->state() == HttpParser::State::kFailed) {
-      co_await refuse(connections_.handler.malformed(parser_->failure_status(),
-                                                     parser_->failure_message()));
+      co_await refuse(
+          connections_.handler.malformed(parser_->failure_status(), parser_->failure_message()));
       co_return false;
     }
     if (!had_head && parser_->state() != HttpParser::State::kHeader) {

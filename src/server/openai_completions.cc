@@ -31,8 +31,9 @@ class PromptReader {
     } else if (prompt->is(Kind::kArray) && prompt->size() > 0) {
       read_array(*prompt);
     } else {
-      reader_.fail("prompt", "prompt must be a string, an array of strings, an array of token ids "
-                             "or an array of such arrays, and not empty");
+      reader_.fail("prompt",
+                   "prompt must be a string, an array of strings, an array of token ids "
+                   "or an array of such arrays, and not empty");
     }
     return std::move(prompts_);
   }

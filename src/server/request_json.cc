@@ -29,8 +29,7 @@ std::optional<JsonView> FieldReader::take(std::string_view name) {
   return value;
 }
 
-std::optional<JsonView> FieldReader::take(std::string_view name, Kind kind,
-                                          std::string_view what) {
+std::optional<JsonView> FieldReader::take(std::string_view name, Kind kind, std::string_view what) {
   const auto value = take(name);
   if (value && !value->is(kind)) {
     fail(name, fmt::format("{}{} must be {}", prefix_, name, what));
@@ -47,8 +46,8 @@ std::optional<std::int64_t> FieldReader::integer(std::string_view name, std::int
   if (!integer) {
     fail(name, fmt::format("{}{} must be an integer", prefix_, name));
   } else if (*integer < min || *integer > max) {
-    fail(name, fmt::format("{}{} must be between {} and {}, got {}", prefix_, name, min, max,
-                           *integer));
+    fail(name,
+         fmt::format("{}{} must be between {} and {}, got {}", prefix_, name, min, max, *integer));
     return std::nullopt;
   }
   return integer;

@@ -57,7 +57,8 @@ bool is_json(std::string_view content_type) {
   const std::string_view kind = content_type.substr(0, content_type.find(';'));
   std::string word;
   for (const char c : kind) {
-    if (c != ' ' && c != '\t') word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (c != ' ' && c != '\t')
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   return word == "application/json";
 }
@@ -181,11 +182,11 @@ HttpResponse Router::preflight(const HttpRequest& request) const {
   const bool any_method = std::ranges::count(cors.methods, "*") > 0;
   // "*" does not cover Authorization, so what was asked for is repeated.
   const std::string_view asked = request.header("access-control-request-headers");
+  response.headers.push_back({"Access-Control-Allow-Methods",
+                              any_method ? "GET, HEAD, POST, OPTIONS" : join(cors.methods)});
   response.headers.push_back(
-      {"Access-Control-Allow-Methods", any_method ? "GET, HEAD, POST, OPTIONS" : join(cors.methods)});
-  response.headers.push_back({"Access-Control-Allow-Headers",
-                              any_header ? std::string(asked.empty() ? "*" : asked)
-                                         : join(cors.headers)});
+      {"Access-Control-Allow-Headers",
+       any_header ? std::string(asked.empty() ? "*" : asked) : join(cors.headers)});
   response.headers.push_back({"Access-Control-Max-Age", "600"});
   return response;
 }
@@ -224,11 +225,10 @@ void Router::answered(const HttpRequest& request, int status, bool complete) {
     context_.metrics.answered(route->path, route->method, status, seconds);
   }
   if (!context_.options.log_requests) return;
-  LOG(kInfo, fmt::format("{} {} {} {:.1f} ms, request {}{}",
-                         to_valid_utf8(request.method.substr(0, 32)),
-                         fmt::format("{:?}", to_valid_utf8(request.path.substr(0, 200))), status,
-                         seconds * 1e3, request.request_id,
-                         complete ? "" : ", the client has gone"));
+  LOG(kInfo,
+      fmt::format("{} {} {} {:.1f} ms, request {}{}", to_valid_utf8(request.method.substr(0, 32)),
+                  fmt::format("{:?}", to_valid_utf8(request.path.substr(0, 200))), status,
+                  seconds * 1e3, request.request_id, complete ? "" : ", the client has gone"));
 }
 
 }  // namespace kun

@@ -12,10 +12,10 @@ struct ServerLimits {
   // Connections.
   int connections_max = 4096;  // one more is answered with 503
   int listen_backlog = 1024;
-  std::chrono::milliseconds idle_timeout{75'000};    // between requests of a connection
-  std::chrono::milliseconds header_timeout{10'000};  // first byte to end of header
-  std::chrono::milliseconds body_timeout{60'000};    // end of header to end of body
-  std::chrono::milliseconds write_timeout{30'000};   // for the client to take 64 KiB
+  std::chrono::milliseconds idle_timeout{75'000};        // between requests of a connection
+  std::chrono::milliseconds header_timeout{10'000};      // first byte to end of header
+  std::chrono::milliseconds body_timeout{60'000};        // end of header to end of body
+  std::chrono::milliseconds write_timeout{30'000};       // for the client to take 64 KiB
   std::chrono::milliseconds keepalive_interval{10'000};  // between SSE comments of a silent stream
 
   // One request.

@@ -25,17 +25,14 @@ using prometheus::MetricType;
 using Buckets = Histogram::BucketBoundaries;
 
 // The buckets of vLLM's histograms of the same names (vllm/v1/metrics/loggers.py).
-const Buckets kFirstTokenBuckets = {.001, .005, .01, .02, .04, .06, .08, .1,  .25, .5,  .75,
-                                    1,    2.5,  5,   7.5, 10,  20,  40,  80,  160, 640, 2560};
-const Buckets kTokenBuckets = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5,
-                               .75, 1,    2.5, 5,    7.5, 10, 20, 40, 80};
+const Buckets kFirstTokenBuckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                    1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+const Buckets kTokenBuckets = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
+                               .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
 const Buckets kRequestBuckets = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                  30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 const Buckets kChoiceCountBuckets = {1, 2, 5, 10, 20};
 const Buckets kHttpBuckets = {.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120};
-// Steps by token count; EngineStats::step_token_buckets counts by the same bounds.
-constexpr std::array<double, 13> kStepTokenBuckets = {1,   8,   16,  32,   64,   128,  256,
-                                                      512, 1024, 2048, 4096, 8192, 16384};
 
 // 1, 2, 5, 10, 20, 50 ... up to the largest that a request can reach.
 Buckets one_two_five(int max) {
@@ -64,9 +61,9 @@ MetricFamily step_tokens(const EngineStats& stats, const Labels& labels) {
   ClientMetric metric;
   for (const auto& [key, text] : labels) metric.label.push_back({key, text});
   std::uint64_t cumulative = 0;
-  for (std::size_t i = 0; i < kStepTokenBuckets.size(); ++i) {
+  for (std::size_t i = 0; i < kStepTokenBounds.size(); ++i) {
     if (i < stats.step_token_buckets.size()) cumulative += stats.step_token_buckets[i];
-    metric.histogram.bucket.push_back({cumulative, kStepTokenBuckets[i]});
+    metric.histogram.bucket.push_back({cumulative, static_cast<double>(kStepTokenBounds[i])});
   }
   metric.histogram.bucket.push_back({stats.step_count, INFINITY});
   metric.histogram.sample_count = stats.step_count;
