@@ -31,6 +31,12 @@ void split_target(std::string_view target, HttpRequest& request) {
   if (question != std::string_view::npos) request.query = target.substr(question + 1);
 }
 
+// A bare line feed shows up as a bad version, too.
+bool first_line_ends_well(std::string_view bytes) {
+  const std::size_t end = bytes.find('\n');
+  return end != std::string_view::npos && end > 0 && bytes[end - 1] == '\r';
+}
+
 }  // namespace
 
 class HttpParser::Sink : public http::basic_parser<true> {
@@ -108,7 +114,7 @@ std::size_t HttpParser::feed(std::string_view bytes) {
       fail(431, "the request header is larger than this server accepts");
     } else if (error == http::error::body_limit) {
       fail(413, "the request body is larger than this server accepts");
-    } else if (error == http::error::bad_version) {
+    } else if (error == http::error::bad_version && first_line_ends_well(bytes)) {
       fail(505, "only HTTP/1.0 and HTTP/1.1 are spoken here");
     } else if (error) {
       fail(400, "malformed HTTP request: " + error.message());
