@@ -2,6 +2,7 @@
 // and HTTP stay on one side; scheduling and devices on the other.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,6 +24,10 @@ struct GenerateRequest {
   std::string cache_salt;  // prompts under different salts never share cache
 };
 
+// Upper bounds, inclusive, of EngineStats::step_token_buckets: vLLM's vllm:iteration_tokens_total.
+inline constexpr std::array kStepTokenBounds = {1,   8,    16,   32,   64,   128,  256,
+                                                512, 1024, 2048, 4096, 8192, 16384};
+
 // Point-in-time figures of the engine, for /metrics and logs. Counters only grow.
 struct EngineStats {
   int running_count = 0;
@@ -36,7 +41,8 @@ struct EngineStats {
   std::uint64_t preemption_count = 0;
   std::uint64_t corrupted_count = 0;
   std::uint64_t step_count = 0;
-  std::vector<std::uint64_t> step_token_buckets;  // steps by token count, see kStepTokenBounds
+  // Steps by token count, not cumulative: one per bound of kStepTokenBounds and one for the rest.
+  std::vector<std::uint64_t> step_token_buckets;
   std::uint64_t step_token_sum = 0;
 };
 

@@ -64,7 +64,8 @@ class TokenStream {
  private:
   std::mutex mutex_;
   std::vector<StreamEvent> events_;
-  std::vector<StopRequest> stop_requests_;
+  std::vector<StopRequest> stop_requests_;  // not yet taken by the writer
+  std::vector<StopRequest> stopped_;        // choices whose end the reader already decided
   std::function<void()> ready_;
 };
 

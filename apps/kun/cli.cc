@@ -1,0 +1,87 @@
+#include "cli.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "backends/cpu/cpu_device.h"
+
+namespace kun {
+namespace {
+
+constexpr std::size_t kTextBytesMax = std::size_t{1} << 30U;
+
+// One line on a terminal that is written over as loading proceeds.
+LoadProgress progress_line(bool quiet) {
+  if (quiet || ::isatty(STDERR_FILENO) == 0) return {};
+  return [shown = std::int64_t{-1}](std::int64_t done, std::int64_t total) mutable {
+    const std::int64_t percent = total > 0 ? std::min<std::int64_t>(100 * done / total, 100) : 100;
+    if (percent == shown) return;
+    shown = percent;
+    fmt::print(stderr, "\rloading weights {:3d} %{}", percent, percent == 100 ? "\n" : "");
+  };
+}
+
+}  // namespace
+
+void add_model_arguments(CLI::App& command, ModelArguments& arguments) {
+  command
+      .add_option("model", arguments.model,
+                  "GGUF file, Hugging Face folder, script:FILE, or the name of a pulled model")
+      ->required();
+  command
+      .add_option(
+          "--dtype", arguments.dtype,
+          "arithmetic and cache: auto (fast path, bfloat16 cache), bfloat16, float32 (exact)")
+      ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
+      ->capture_default_str();
+  command.add_option("--kernels", arguments.kernels,
+                     fmt::format("kernel table: {} (default: the best of this machine)",
+                                 fmt::join(cpu_kernel_names(), ", ")));
+  command
+      .add_option("--threads", arguments.threads,
+                  "compute threads (0: one per core that this process may use)")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+}
+
+Result<std::unique_ptr<Device>> open_device(const ModelArguments& arguments) {
+  DeviceOptions options;
+  options.thread_count = arguments.threads;
+  options.kernels = arguments.kernels;
+  options.compute = arguments.dtype == "float32" ? ComputeType::kFloat32 : ComputeType::kBFloat16;
+  return open_cpu_device(options);
+}
+
+Result<OpenModel> open_model(const ModelArguments& arguments) {
+  OpenModel open;
+  ASSIGN_OR_RETURN(open.device, open_device(arguments));
+  BundleOptions options;
+  options.progress = progress_line(arguments.quiet);
+  ASSIGN_OR_RETURN(open.bundle, load_bundle(arguments.model, *open.device, options));
+  return open;
+}
+
+Result<std::string> read_text(const std::string& path) {
+  std::ifstream file;
+  if (path != "-") {
+    file.open(path, std::ios::binary);
+    if (!file) return not_found(fmt::format("cannot open {}", path));
+  }
+  std::istream& in = path == "-" ? std::cin : file;
+  std::string text;
+  std::array<char, 1 << 16> chunk;
+  while (in.read(chunk.data(), chunk.size()) || in.gcount() > 0) {
+    text.append(chunk.data(), static_cast<std::size_t>(in.gcount()));
+    if (text.size() > kTextBytesMax) {
+      return invalid_argument(fmt::format("{} holds more than 1 GiB of text", path));
+    }
+  }
+  return text;
+}
+
+}  // namespace kun

@@ -1,0 +1,50 @@
+// What the sub-commands share: how they are declared, and the options that choose a model.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "runtime/model_bundle.h"
+
+namespace kun {
+
+// What a chosen sub-command does once the command line is parsed.
+using Action = std::function<Status()>;
+
+// Each adds its sub-command to `app`; parsing it stores its work in `action`.
+void add_bench_command(CLI::App& app, Action& action);
+void add_chat_command(CLI::App& app, Action& action);
+void add_complete_command(CLI::App& app, Action& action);
+void add_inspect_command(CLI::App& app, Action& action);
+void add_logits_command(CLI::App& app, Action& action);
+void add_perplexity_command(CLI::App& app, Action& action);
+void add_pull_command(CLI::App& app, Action& action);
+void add_serve_command(CLI::App& app, Action& action);
+void add_tokenize_command(CLI::App& app, Action& action);
+
+// Options of every command that loads a model.
+struct ModelArguments {
+  std::string model;
+  std::string dtype = "auto";
+  std::string kernels;
+  int threads = 0;
+  bool quiet = false;
+};
+void add_model_arguments(CLI::App& command, ModelArguments& arguments);
+
+// A device and the model loaded onto it, the loading shown on standard error.
+struct OpenModel {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<ModelBundle> bundle;
+};
+Result<std::unique_ptr<Device>> open_device(const ModelArguments& arguments);
+Result<OpenModel> open_model(const ModelArguments& arguments);
+
+// The whole of a file, or of standard input for "-"; at most 1 GiB.
+Result<std::string> read_text(const std::string& path);
+
+}  // namespace kun

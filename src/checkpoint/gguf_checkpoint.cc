@@ -1,0 +1,177 @@
+// Translates names and configuration once, while opening; afterwards it is a map lookup.
+#include "checkpoint/gguf_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "checkpoint/gguf_config.h"
+#include "checkpoint/gguf_file.h"
+#include "checkpoint/gguf_names.h"
+#include "checkpoint/gguf_types.h"
+#include "checkpoint/show_name.h"
+#include "checkpoint/tensor_values.h"
+
+namespace kun {
+namespace {
+
+constexpr std::uint64_t kPartCountMax = 10000;
+
+class GgufCheckpoint final : public Checkpoint {
+ public:
+  GgufCheckpoint(std::filesystem::path path, std::vector<GgufFile> parts)
+      : path_(std::move(path)), parts_(std::move(parts)) {}
+
+  Status index();
+
+  CheckpointKind kind() const override { return CheckpointKind::kGguf; }
+  const std::filesystem::path& path() const override { return path_; }
+  const Config& config() const override { return config_; }
+  const GenerationDefaults& generation_defaults() const override { return defaults_; }
+  // The converter permutes q and k of llama models for this layout, and of no other.
+  bool rope_interleaved() const override { return config_.architecture() == "LlamaForCausalLM"; }
+  const GgufFile* gguf() const override { return &parts_.front(); }
+  bool has(std::string_view name) const override { return tensors_.find(name) != tensors_.end(); }
+  Result<WeightView> matrix(std::string_view name) const override;
+  Result<std::vector<float>> vector(std::string_view name) const override;
+  std::vector<StoredTensor> tensors() const override;
+
+ private:
+  Result<WeightView> view(std::string_view name, int rank) const;
+  Result<float> tensor_scale(std::string_view name) const;
+
+  std::filesystem::path path_;
+  std::vector<GgufFile> parts_;
+  GgufTensorMap tensors_;
+  Config config_{""};
+  GenerationDefaults defaults_;
+};
+
+Status GgufCheckpoint::index() {
+  for (const GgufFile& part : parts_) {
+    for (const GgufTensor& tensor : part.tensors()) {
+      const auto [place, is_new] = tensors_.emplace(hugging_face_name(tensor.name), &tensor);
+      if (is_new) continue;
+      return data_loss(fmt::format("{}: tensors {} and {} stand for the same weight", part.name(),
+                                   show_name(place->second->name), show_name(tensor.name)));
+    }
+  }
+  ASSIGN_OR_RETURN(config_, config_of_gguf(parts_.front(), tensors_));
+  ASSIGN_OR_RETURN(const Config generation, generation_config_of_gguf(parts_.front()));
+  ASSIGN_OR_RETURN(defaults_, read_generation_defaults(config_, &generation));
+  return {};
+}
+
+Result<WeightView> GgufCheckpoint::view(std::string_view name, int rank) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) return missing_tensor(path_, name);
+  const GgufTensor& tensor = *found->second;
+  if (tensor.rank != rank) return wrong_rank(path_, name, rank, tensor.rank);
+  const GgufTensorType* type = find_gguf_tensor_type(tensor.type);
+  if (type == nullptr || !type->format) {
+    return unsupported_format(path_, name, gguf_tensor_type_name(tensor.type));
+  }
+  WeightView out;
+  out.format = *type->format;
+  out.rows = tensor.dims[1];
+  out.cols = tensor.dims[0];
+  out.data = tensor.data;
+  ASSIGN_OR_RETURN(out.tensor_scale, tensor_scale(name));
+  return out;
+}
+
+// NVFP4 weights have a second scale in a tensor of their own: "x.scale" beside "x.weight".
+Result<float> GgufCheckpoint::tensor_scale(std::string_view name) const {
+  constexpr std::string_view kSuffix = ".weight";
+  if (!name.ends_with(kSuffix)) return 1.0F;
+  const std::string scale_name =
+      fmt::format("{}.scale", name.substr(0, name.size() - kSuffix.size()));
+  const auto found = tensors_.find(scale_name);
+  if (found == tensors_.end()) return 1.0F;
+  const GgufTensor& tensor = *found->second;
+  float scale = 0;
+  const bool one_float = tensor.type == 0 && tensor.data.size() == sizeof(scale);
+  if (one_float) std::memcpy(&scale, tensor.data.data(), sizeof(scale));
+  if (one_float && std::isfinite(scale)) return scale;
+  return data_loss(fmt::format("{}: tensor {} must hold one finite float", path_.string(),
+                               show_name(scale_name)));
+}
+
+Result<WeightView> GgufCheckpoint::matrix(std::string_view name) const {
+  return view(name, 2);
+}
+
+Result<std::vector<float>> GgufCheckpoint::vector(std::string_view name) const {
+  ASSIGN_OR_RETURN(const WeightView row, view(name, 1));
+  return row_values(row);
+}
+
+std::vector<StoredTensor> GgufCheckpoint::tensors() const {
+  std::vector<StoredTensor> out;
+  for (const GgufFile& part : parts_) {
+    for (const GgufTensor& tensor : part.tensors()) {
+      StoredTensor stored;
+      stored.name = hugging_face_name(tensor.name);
+      stored.format = gguf_tensor_type_name(tensor.type);
+      for (int i = tensor.rank; i-- > 0;) {
+        stored.shape.push_back(tensor.dims[static_cast<std::size_t>(i)]);
+      }
+      stored.bytes = tensor.data.size();
+      out.push_back(std::move(stored));
+    }
+  }
+  return out;
+}
+
+std::string part_suffix(std::uint64_t number, std::uint64_t count) {
+  return fmt::format("-{:05}-of-{:05}.gguf", number + 1, count);
+}
+
+// Opens the other parts of a split model, whose first part is `parts.front()`.
+Status open_parts(const std::filesystem::path& file, std::vector<GgufFile>& parts) {
+  const std::uint64_t count = parts.front().find_uint("split.count").value_or(1);
+  if (count <= 1) return {};
+  if (count > kPartCountMax) {
+    return data_loss(fmt::format("{}: the model claims {} parts", file.string(), count));
+  }
+  const std::string name = file.string();
+  const std::string suffix = part_suffix(0, count);
+  if (!name.ends_with(suffix)) {
+    return invalid_argument(fmt::format(
+        "{}: this is one of {} parts of a model, give the first, whose name ends with {}", name,
+        count, suffix));
+  }
+  const std::string stem = name.substr(0, name.size() - suffix.size());
+  for (std::uint64_t number = 1; number < count; ++number) {
+    ASSIGN_OR_RETURN(GgufFile part, GgufFile::open(stem + part_suffix(number, count)));
+    if (part.find_uint("split.no") != number || part.find_uint("split.count") != count) {
+      return data_loss(fmt::format("{}: the file is not part {} of {} of this model", part.name(),
+                                   number + 1, count));
+    }
+    parts.push_back(std::move(part));
+  }
+  std::uint64_t tensor_count = 0;
+  for (const GgufFile& part : parts) tensor_count += part.tensors().size();
+  const auto expected = parts.front().find_uint("split.tensors.count");
+  if (!expected || *expected == tensor_count) return {};
+  return data_loss(fmt::format("{}: the parts hold {} tensors, {} are announced", name,
+                               tensor_count, *expected));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::filesystem::path& path,
+                                                         const std::filesystem::path& file) {
+  std::vector<GgufFile> parts;
+  ASSIGN_OR_RETURN(GgufFile first, GgufFile::open(file));
+  parts.push_back(std::move(first));
+  RETURN_IF_ERROR(open_parts(file, parts));
+  auto checkpoint = std::make_unique<GgufCheckpoint>(path, std::move(parts));
+  RETURN_IF_ERROR(checkpoint->index());
+  return std::unique_ptr<Checkpoint>(std::move(checkpoint));
+}
+
+}  // namespace kun

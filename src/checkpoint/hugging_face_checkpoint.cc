@@ -1,0 +1,189 @@
+// Nothing to translate here: names and keys are already the ones that models know.
+#include "checkpoint/hugging_face_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/mapped_file.h"
+#include "checkpoint/safetensors_file.h"
+#include "checkpoint/safetensors_index.h"
+#include "checkpoint/show_name.h"
+#include "checkpoint/tensor_values.h"
+
+namespace kun {
+namespace {
+
+namespace fs = std::filesystem;
+
+Result<Config> open_config(const fs::path& path) {
+  ASSIGN_OR_RETURN(const auto file, MappedFile::open(path));
+  const auto bytes = file->bytes();
+  return Config::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+std::optional<WeightFormat> format_of(std::string_view dtype) {
+  if (dtype == "F32") return WeightFormat::kF32;
+  if (dtype == "F16") return WeightFormat::kF16;
+  if (dtype == "BF16") return WeightFormat::kBF16;
+  return std::nullopt;
+}
+
+class HuggingFaceCheckpoint final : public Checkpoint {
+ public:
+  explicit HuggingFaceCheckpoint(fs::path folder) : path_(std::move(folder)) {}
+
+  Status open();
+
+  CheckpointKind kind() const override { return CheckpointKind::kHuggingFace; }
+  const fs::path& path() const override { return path_; }
+  const Config& config() const override { return config_; }
+  const GenerationDefaults& generation_defaults() const override { return defaults_; }
+  // Only latent attention (DeepSeek V2 and later) rotates neighbours in these files.
+  bool rope_interleaved() const override { return config_.has("kv_lora_rank"); }
+  const GgufFile* gguf() const override { return nullptr; }
+  bool has(std::string_view name) const override { return tensors_.find(name) != tensors_.end(); }
+  Result<WeightView> matrix(std::string_view name) const override;
+  Result<std::vector<float>> vector(std::string_view name) const override;
+  std::vector<StoredTensor> tensors() const override;
+
+ private:
+  Status read_config();
+  Status open_single(const fs::path& file);
+  Status open_shards(const fs::path& index);
+  Result<WeightView> view(std::string_view name, std::size_t rank) const;
+
+  fs::path path_;
+  Config config_{""};
+  GenerationDefaults defaults_;
+  std::map<std::string, SafetensorsFile> files_;
+  std::map<std::string, const SafetensorsTensor*, std::less<>> tensors_;
+};
+
+Status HuggingFaceCheckpoint::open() {
+  RETURN_IF_ERROR(read_config());
+  const fs::path index = path_ / "model.safetensors.index.json";
+  const fs::path single = path_ / "model.safetensors";
+  if (is_there(index)) {
+    RETURN_IF_ERROR(open_shards(index));
+  } else if (is_there(single)) {
+    RETURN_IF_ERROR(open_single(single));
+  } else {
+    return not_found(fmt::format(
+        "{}: the folder has no model.safetensors and no model.safetensors.index.json; files of "
+        "other kinds (.bin, .pt) can run code when loaded and are not read",
+        path_.string()));
+  }
+  // Files may leave this to the model class; what is stored says it for certain.
+  if (!config_.has("tie_word_embeddings")) {
+    config_.set("tie_word_embeddings", !has("lm_head.weight"));
+  }
+  return {};
+}
+
+Status HuggingFaceCheckpoint::read_config() {
+  ASSIGN_OR_RETURN(config_, open_config(path_ / "config.json"));
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    if (!config_.has(key)) continue;
+    const ConfigValue* value = config_.find(fmt::format("{}.quant_method", key));
+    const auto* method = value == nullptr ? nullptr : std::get_if<std::string>(value);
+    return unimplemented(fmt::format(
+        "{}: the weights are quantized with {}, which is not supported for safetensors yet",
+        config_.name(), method == nullptr ? "an unnamed method" : show_name(*method)));
+  }
+  std::optional<Config> generation;
+  if (const fs::path file = path_ / "generation_config.json"; is_there(file)) {
+    ASSIGN_OR_RETURN(generation, open_config(file));
+  }
+  ASSIGN_OR_RETURN(defaults_,
+                   read_generation_defaults(config_, generation ? &*generation : nullptr));
+  return {};
+}
+
+Status HuggingFaceCheckpoint::open_single(const fs::path& file) {
+  ASSIGN_OR_RETURN(SafetensorsFile opened, SafetensorsFile::open(file));
+  const auto [place, is_new] = files_.emplace(file.filename().string(), std::move(opened));
+  CHECK(is_new);
+  for (const SafetensorsTensor& tensor : place->second.tensors()) {
+    tensors_.emplace(tensor.name, &tensor);
+  }
+  return {};
+}
+
+Status HuggingFaceCheckpoint::open_shards(const fs::path& index) {
+  ASSIGN_OR_RETURN(const auto mapped, MappedFile::open(index));
+  const auto bytes = mapped->bytes();
+  ASSIGN_OR_RETURN(
+      const auto shard_of,
+      parse_safetensors_index({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                              index.string()));
+  for (const auto& [tensor, shard] : shard_of) {
+    auto file = files_.find(shard);
+    if (file == files_.end()) {
+      ASSIGN_OR_RETURN(SafetensorsFile opened, SafetensorsFile::open(path_ / shard));
+      file = files_.emplace(shard, std::move(opened)).first;
+    }
+    const SafetensorsTensor* found = file->second.find(tensor);
+    if (found == nullptr) {
+      return data_loss(fmt::format("{}: tensor {} should be in {} and is not", index.string(),
+                                   show_name(tensor), shard));
+    }
+    tensors_.emplace(tensor, found);
+  }
+  return {};
+}
+
+Result<WeightView> HuggingFaceCheckpoint::view(std::string_view name, std::size_t rank) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) return missing_tensor(path_, name);
+  const SafetensorsTensor& tensor = *found->second;
+  if (tensor.shape.size() != rank) {
+    return wrong_rank(path_, name, static_cast<int>(rank), static_cast<int>(tensor.shape.size()));
+  }
+  const std::optional<WeightFormat> format = format_of(tensor.dtype);
+  if (!format) return unsupported_format(path_, name, tensor.dtype);
+  WeightView out;
+  out.format = *format;
+  out.rows = rank == 2 ? tensor.shape.front() : 1;
+  out.cols = tensor.shape.back();
+  out.data = tensor.data;
+  return out;
+}
+
+Result<WeightView> HuggingFaceCheckpoint::matrix(std::string_view name) const {
+  return view(name, 2);
+}
+
+Result<std::vector<float>> HuggingFaceCheckpoint::vector(std::string_view name) const {
+  ASSIGN_OR_RETURN(const WeightView row, view(name, 1));
+  return row_values(row);
+}
+
+std::vector<StoredTensor> HuggingFaceCheckpoint::tensors() const {
+  std::vector<StoredTensor> out;
+  for (const auto& [file_name, file] : files_) {
+    for (const SafetensorsTensor& tensor : file.tensors()) {
+      out.push_back({tensor.name, std::string(tensor.dtype), tensor.shape, tensor.data.size()});
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Checkpoint>> open_hugging_face_checkpoint(const fs::path& folder) {
+  auto checkpoint = std::make_unique<HuggingFaceCheckpoint>(folder);
+  RETURN_IF_ERROR(checkpoint->open());
+  return std::unique_ptr<Checkpoint>(std::move(checkpoint));
+}
+
+}  // namespace kun

@@ -1,0 +1,54 @@
+#include "models/registry.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "models/factories.h"
+
+namespace kun {
+namespace {
+
+constexpr std::array kArchitectures{
+    Architecture{"LlamaForCausalLM", load_llama},    Architecture{"Qwen2ForCausalLM", load_qwen2},
+    Architecture{"Qwen3ForCausalLM", load_qwen3},    Architecture{"DeepseekForCausalLM", nullptr},
+    Architecture{"DeepseekV2ForCausalLM", nullptr},  Architecture{"DeepseekV3ForCausalLM", nullptr},
+    Architecture{"DeepseekV32ForCausalLM", nullptr}, Architecture{"DeepseekV4ForCausalLM", nullptr},
+    Architecture{"DeepseekV41ForCausalLM", nullptr},
+};
+
+std::string supported_names() {
+  std::string names;
+  for (const Architecture& architecture : kArchitectures) {
+    if (architecture.load == nullptr) continue;
+    names += (names.empty() ? "" : ", ") + std::string(architecture.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::span<const Architecture> architectures() {
+  return kArchitectures;
+}
+
+Result<std::unique_ptr<const Model>> load_model(const Checkpoint& checkpoint, Ops& ops,
+                                                const ModelOptions& options) {
+  const std::string wanted = checkpoint.config().architecture();
+  const auto found =
+      std::find_if(kArchitectures.begin(), kArchitectures.end(),
+                   [&](const Architecture& architecture) { return architecture.name == wanted; });
+  if (found == kArchitectures.end()) {
+    return unimplemented(fmt::format("architecture '{}' of {} is unknown; supported are {}", wanted,
+                                     checkpoint.config().name(), supported_names()));
+  }
+  if (found->load == nullptr) {
+    return unimplemented(fmt::format("architecture {} of {} is not supported yet; supported are {}",
+                                     wanted, checkpoint.config().name(), supported_names()));
+  }
+  return found->load(checkpoint, ops, options);
+}
+
+}  // namespace kun

@@ -1,0 +1,118 @@
+#include "runtime/engine_setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string_view>
+#include <utility>
+
+#include "executor/local_executor.h"
+#include "executor/memory_budget.h"
+
+namespace kun {
+namespace {
+
+std::int64_t token_capacity(const KvLayout& layout, const std::vector<int>& block_counts) {
+  std::int64_t tokens = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t i = 0; i < layout.groups.size(); ++i) {
+    tokens = std::min(tokens, std::int64_t{block_counts[i]} * layout.groups[i].tokens_per_block);
+  }
+  return tokens;
+}
+
+std::int64_t cache_bytes(const KvLayout& layout, const std::vector<int>& block_counts) {
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < layout.groups.size(); ++i) {
+    bytes += block_counts[i] * layout.groups[i].block_bytes();
+  }
+  return bytes;
+}
+
+// What the KV pool may take: what the operator said, or a share of what is free; and never more
+// than as many full contexts as may run at once could use.
+Result<std::int64_t> cache_budget(const KvLayout& layout, const EngineSettings& settings,
+                                  int context_length) {
+  if (settings.kv_cache_bytes > 0) return settings.kv_cache_bytes;
+  ASSIGN_OR_RETURN(const MemoryBudget memory, read_memory_budget());
+  const auto share = static_cast<std::int64_t>(static_cast<double>(memory.available_bytes) *
+                                               settings.memory_share);
+  std::int64_t useful = 0;
+  for (const KvGroup& group : layout.groups) {
+    const std::int64_t blocks = context_length / group.tokens_per_block + 2;
+    useful += blocks * group.block_bytes() * settings.sequences_running_max;
+  }
+  return std::min(share, useful);
+}
+
+std::uint64_t random_word() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32U) | device();
+}
+
+Result<std::function<void(std::string_view)>> open_trace(const std::string& path) {
+  auto file = std::make_shared<std::ofstream>(path, std::ios::binary);
+  if (!*file) return invalid_argument(fmt::format("cannot write the trace to {}", path));
+  return std::function<void(std::string_view)>(
+      [file](std::string_view line) { *file << line << std::endl; });
+}
+
+}  // namespace
+
+Result<EngineSetup> make_engine(const ModelBundle& bundle, Ops& ops,
+                                const EngineSettings& settings) {
+  const KvLayout& layout = bundle.model->kv_layout();
+  EngineSetup setup;
+  setup.context_length = settings.context_length_max > 0 ? settings.context_length_max
+                                                         : bundle.model->context_length_max();
+  ASSIGN_OR_RETURN(const std::int64_t budget, cache_budget(layout, settings, setup.context_length));
+  const std::vector<int> block_counts = block_count_for(layout, budget);
+  setup.kv_token_capacity = token_capacity(layout, block_counts);
+  setup.kv_cache_bytes = cache_bytes(layout, block_counts);
+  if (setup.kv_token_capacity == 0) {
+    return resource_exhausted(fmt::format(
+        "{} bytes hold no KV cache; give --kv-cache-memory-bytes or free some memory", budget));
+  }
+  setup.context_length =
+      static_cast<int>(std::min<std::int64_t>(setup.context_length, setup.kv_token_capacity));
+
+  WorkerOptions worker_options;
+  worker_options.block_counts = block_counts;
+  worker_options.vocabulary_limit = bundle.vocabulary_limit;
+  ASSIGN_OR_RETURN(auto worker, Worker::create(bundle.model, ops, worker_options));
+
+  EngineOptions options;
+  options.limits.tokens_per_step_max = settings.tokens_per_step_max;
+  options.limits.step_time_target = settings.step_time_target_us;
+  options.limits.sequences_running_max = settings.sequences_running_max;
+  options.limits.sequences_waiting_max = settings.sequences_waiting_max;
+  options.limits.context_length_max = setup.context_length;
+  options.limits.block_counts = block_counts;
+  options.limits.prefix_caching = settings.prefix_caching;
+  options.limits.label_key[0] = random_word();
+  options.limits.label_key[1] = random_word();
+  options.layout = layout;
+  options.vocabulary_size = bundle.model->vocabulary_size();
+  if (!settings.trace_path.empty()) {
+    ASSIGN_OR_RETURN(options.plan_trace, open_trace(settings.trace_path));
+  }
+  setup.engine = std::make_unique<Engine>(std::move(options),
+                                          std::make_unique<LocalExecutor>(std::move(worker)));
+  return setup;
+}
+
+Result<std::unique_ptr<Worker>> make_text_worker(const ModelBundle& bundle, Ops& ops,
+                                                 std::int64_t token_count) {
+  WorkerOptions options;
+  options.vocabulary_limit = bundle.vocabulary_limit;
+  for (const KvGroup& group : bundle.model->kv_layout().groups) {
+    options.block_counts.push_back(
+        static_cast<int>((token_count + group.tokens_per_block - 1) / group.tokens_per_block));
+  }
+  return Worker::create(bundle.model, ops, std::move(options));
+}
+
+}  // namespace kun

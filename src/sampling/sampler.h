@@ -1,0 +1,56 @@
+// From a row of logits to a token. Order and meaning of the steps are vLLM's: logit bias, minimum
+// output, repetition, frequency and presence penalties, temperature, top-k, top-p, min-p, draw.
+//
+// The same parameters, history and logits give the same token whatever else is in the batch: the
+// random number is a function of seed, choice and position, and every sum runs in a fixed order.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "plan/sampling_batch.h"
+#include "plan/step_result.h"
+
+namespace kun {
+
+// Holds scratch memory only, so two samplers agree; one thread at a time uses it.
+class Sampler {
+ public:
+  // Ids from `vocabulary_limit` on are rows of the head that name no token and are never chosen;
+  // 0: every row names a token.
+  explicit Sampler(int vocabulary_limit = 0) : vocabulary_limit_(vocabulary_limit) {}
+
+  // nullopt when the row is corrupted (a NaN, +inf, or -inf everywhere) or when the parameters
+  // leave no token possible. Ids in the parameters or the history that name no row are ignored.
+  std::optional<SampledToken> sample(std::span<const float> logits, const SamplingRow& row);
+
+ private:
+  // The tokens at or before `id` at `value` in the order "larger logit first, then lower id".
+  struct Cutoff {
+    float value;
+    Token id;
+  };
+
+  std::span<const float> adjust(std::span<const float> logits, const SamplingRow& row);
+  void penalize(const SamplingRow& row);
+  Token draw(std::span<const float> logits, float max, const SamplingRow& row);
+  void compute_weights(std::span<const float> logits, float max, float inverse_temperature);
+  double sum_weights();
+  void keep(std::span<const float> logits, Cutoff cutoff);
+  Cutoff nucleus(std::span<const float> logits, double mass_kept);
+  const std::vector<Token>& likeliest(std::span<const float> logits, std::size_t count);
+  void add_logprobs(std::span<const float> logits, std::size_t limit, float max, int count,
+                    SampledToken& token);
+
+  int vocabulary_limit_;
+  std::vector<float> adjusted_;
+  std::vector<float> weights_;        // exp((logit - max) / temperature)
+  std::vector<double> block_sums_;    // of weights_
+  std::vector<Token> ids_;            // of selections
+  std::vector<std::int32_t> counts_;  // [token]: 0 unseen, else 1 + occurrences in the output
+  std::vector<Token> seen_;           // where counts_ is not 0
+};
+
+}  // namespace kun
