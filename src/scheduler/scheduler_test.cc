@@ -298,7 +298,7 @@ TEST_F(SchedulerTest, PreemptsNobodyInVain) {
 
 TEST_F(SchedulerTest, LetsAHigherPriorityInWhenDecodingSequencesTakeTheWholeBudget) {
   limits_.tokens_per_step_max = 2;
-  for (const SequenceId id : {1, 2}) {
+  for (const SequenceId id : {SequenceId{1}, SequenceId{2}}) {
     SequenceSpec low = spec(id, 1, 20);
     low.priority = 5;
     add(low);

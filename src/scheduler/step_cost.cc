@@ -1,3 +1,4 @@
+// Weighted least squares with guards: times are noisy, and one odd step must not stall prompts.
 #include "scheduler/step_cost.h"
 
 #include <algorithm>
