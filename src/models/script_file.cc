@@ -270,6 +270,7 @@ class Parser {
 bool ScriptRule::fits(std::span<const Token> prompt) const {
   switch (match) {
     case PromptMatch::kAny: return true;
+    // clang 14 cannot compile the ranges' search and find_end of libstdc++ 12.
     case PromptMatch::kContains:
       return std::search(prompt.begin(), prompt.end(), pattern.begin(), pattern.end()) !=
              prompt.end();
