@@ -8,12 +8,16 @@
 
 namespace kun {
 
+// What attention does with a plane: a device may arrange keys and values differently.
+enum class CacheRole : std::uint8_t { kKeys, kValues };
+
 // One array of one layer's cache: `block_count` blocks of `tokens_per_block` entries of `width`
 // elements. Blocks are contiguous; the arrangement inside a block belongs to the device.
 struct CachePlane {
   std::byte* data = nullptr;
   DType dtype = DType::kBF16;
-  int width = 0;  // elements per entry: key heads * head dimension
+  CacheRole role = CacheRole::kKeys;  // values left as kKeys are read correctly, but slowly
+  int width = 0;                      // elements per entry: key heads * head dimension
   int tokens_per_block = 0;
   std::int64_t block_count = 0;
 

@@ -19,8 +19,8 @@ enum class ComputeType : std::uint8_t {
 };
 
 struct DeviceOptions {
-  int thread_count = 0;  // 0: from CPU affinity and cgroup quota
-  std::string kernels;   // name of a kernel table; empty: the best this machine can run
+  int thread_count = 0;   // 0: from CPU affinity and cgroup quota
+  std::string kernels{};  // name of a kernel table; empty: the best this machine can run
   ComputeType compute = ComputeType::kBFloat16;
 };
 

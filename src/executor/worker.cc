@@ -42,7 +42,11 @@ Status Worker::allocate_cache() {
       const auto index = static_cast<std::size_t>(layer);
       if (cache_.planes.size() <= index) cache_.planes.resize(index + 1);
       for (const KvPlane& plane : group.planes) {
-        CachePlane bytes{nullptr, plane.dtype, plane.width, group.tokens_per_block, block_count};
+        CachePlane bytes;
+        bytes.dtype = plane.dtype;
+        bytes.width = plane.width;
+        bytes.tokens_per_block = group.tokens_per_block;
+        bytes.block_count = block_count;
         cache_bytes_.push_back(ops_.allocate(block_count * bytes.block_bytes()));
         if (cache_bytes_.back() == nullptr) {
           return resource_exhausted(fmt::format(
@@ -97,11 +101,11 @@ void Worker::append(const PlanSlice& slice) {
   for (std::int32_t row = 0; row < row_count; ++row) {
     batch_.positions.push_back(slice.first_position + row);
   }
-  std::int32_t wanted_min = 0;
+  std::int32_t last = -1;
   for (const std::int32_t offset : slice.wanted) {
-    CHECK(offset >= wanted_min && offset < row_count);  // ascending
-    batch_.wanted_rows.push_back(first_row + offset);
-    wanted_min = offset + 1;
+    CHECK(offset >= 0 && offset >= last && offset < row_count);
+    if (offset != last) batch_.wanted_rows.push_back(first_row + offset);
+    last = offset;
   }
   for (std::size_t g = 0; g < batch_.groups.size(); ++g) {
     const std::vector<BlockId>& blocks = slice.blocks[g];
@@ -144,34 +148,43 @@ Status Worker::forward(const BatchPlan& plan) {
   return status;
 }
 
-// Shows the logits of the plan's wanted rows, after forward().
+// Shows the logits of the plan's wanted rows, after forward(). A row that is wanted more than once
+// (by the choices of a request) is computed once and shown as often.
 Status Worker::for_each_row(const BatchPlan& plan, const RowCallback& show) {
   const std::int64_t vocabulary = model_->vocabulary_size();
-  const std::int64_t row_bytes = vocabulary * size_bytes(DType::kF32);
-  std::int64_t row_count = 0;
-  for (const PlanSlice& slice : plan.slices) row_count += std::ssize(slice.wanted);
-  const std::int64_t chunk = std::clamp<std::int64_t>(options_.logits_bytes_max / row_bytes, 1,
-                                                      std::max<std::int64_t>(row_count, 1));
+  const std::int64_t row_count = std::ssize(batch_.wanted_rows);
+  const std::int64_t chunk_max =
+      std::max<std::int64_t>(1, options_.logits_bytes_max / (vocabulary * size_bytes(DType::kF32)));
   const TensorView hidden(hidden_.get(), DType::kF32, {row_count, model_->hidden_size()});
   TensorView logits;
-  std::int64_t next = 0;  // over all slices
+  std::int64_t chunk_first = 0;  // logits hold rows [chunk_first, chunk_end) of the wanted rows
+  std::int64_t chunk_end = 0;
+  std::int64_t row = -1;
   for (std::size_t s = 0; s < plan.slices.size(); ++s) {
+    std::int32_t last = -1;
     for (const std::int32_t offset : plan.slices[s].wanted) {
-      const std::int64_t in_chunk = next % chunk;
-      if (in_chunk == 0) {
-        const std::int64_t count = std::min(chunk, row_count - next);
-        logits = scratch(logits_, logits_capacity_, count, vocabulary);
-        if (logits.data == nullptr) {
-          return resource_exhausted("the device has no memory for a step's logits");
-        }
-        RETURN_IF_ERROR(model_->logits(hidden.slice_rows(next, count), logits));
-        phase_count_.fetch_add(1);
+      if (std::exchange(last, offset) != offset) ++row;
+      if (row == chunk_end) {
+        chunk_first = chunk_end;
+        chunk_end = std::min(chunk_first + chunk_max, row_count);
+        ASSIGN_OR_RETURN(logits,
+                         compute_logits(hidden.slice_rows(chunk_first, chunk_end - chunk_first)));
       }
-      show(s, offset, {logits.row<float>(in_chunk), static_cast<std::size_t>(vocabulary)});
-      ++next;
+      show(s, offset, {logits.row<float>(row - chunk_first), static_cast<std::size_t>(vocabulary)});
     }
   }
   return {};
+}
+
+Result<TensorView> Worker::compute_logits(ConstTensorView hidden) {
+  const TensorView logits =
+      scratch(logits_, logits_capacity_, hidden.rows(), model_->vocabulary_size());
+  if (logits.data == nullptr) {
+    return resource_exhausted("the device has no memory for a step's logits");
+  }
+  RETURN_IF_ERROR(model_->logits(hidden, logits));
+  phase_count_.fetch_add(1);
+  return logits;
 }
 
 StepResult Worker::sample(const BatchPlan& plan, const SamplingBatch& sampling) {

@@ -69,7 +69,8 @@ class Worker {
   void copy_blocks(const BatchPlan& plan);
   void flatten(const BatchPlan& plan);
   void append(const PlanSlice& slice);
-  Status for_each_row(const BatchPlan& plan, const RowCallback& row);
+  Status for_each_row(const BatchPlan& plan, const RowCallback& show);
+  Result<TensorView> compute_logits(ConstTensorView hidden);
   TensorView scratch(std::shared_ptr<std::byte>& buffer, std::int64_t& capacity, std::int64_t rows,
                      std::int64_t cols);
 

@@ -26,7 +26,7 @@ class Line {
   bool done() const { return rest_.empty() || rest_.front() == '#'; }
 
   std::string_view word() {
-    const std::string_view word = rest_.substr(0, rest_.find_first_of(" \t\"#"));
+    const std::string_view word = rest_.substr(0, rest_.find_first_of(" \t\r\"#"));
     rest_.remove_prefix(word.size());
     skip_blanks();
     return word;

@@ -55,14 +55,17 @@ void Attention::operator()(const GroupBatch& batch, const KvStorage& cache, Cons
   ops_->rope(query, cos_sin, layout);
   ops_->rope(key, cos_sin, layout);
 
-  const std::vector<CachePlane>& planes = cache.planes[layer_];
-  ops_->store_cache(qkv.slice_cols(query_width, kv_width), batch.slots, planes[0]);
-  ops_->store_cache(qkv.slice_cols(query_width + kv_width, kv_width), batch.slots, planes[1]);
+  CachePlane keys = cache.planes[layer_][0];
+  CachePlane values = cache.planes[layer_][1];
+  keys.role = CacheRole::kKeys;
+  values.role = CacheRole::kValues;
+  ops_->store_cache(qkv.slice_cols(query_width, kv_width), batch.slots, keys);
+  ops_->store_cache(qkv.slice_cols(query_width + kv_width, kv_width), batch.slots, values);
 
   const TensorView mixed = scratch.take({tokens, query_width});
   ops_->attention({.query = query,
-                   .keys = planes[0],
-                   .values = planes[1],
+                   .keys = keys,
+                   .values = values,
                    .kv_heads = static_cast<int>(shape_.kv_heads),
                    .scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_width)),
                    .slices = batch.slices,

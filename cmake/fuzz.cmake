@@ -1,0 +1,35 @@
+# tests/fuzz/x_fuzz.cc holds one libFuzzer target each, with its seeds in tests/fuzz/corpus/x. As a
+# test, any compiler runs the seeds, and truncations of them, through it. With KUN_FUZZERS (clang
+# only) it is a fuzzer as well: build/x_fuzz -max_total_time=60 build/corpus_x tests/fuzz/corpus/x
+file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz/*_fuzz.cc)
+
+if(KUN_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "KUN_FUZZERS needs clang: configure with -DCMAKE_CXX_COMPILER=clang++")
+  endif()
+  foreach(module IN LISTS modules ITEMS backend_cpu)
+    get_target_property(type ${module} TYPE)
+    if(NOT type STREQUAL "INTERFACE_LIBRARY")
+      target_compile_options(${module} PRIVATE -fsanitize=fuzzer-no-link,address)
+      target_link_options(${module} PUBLIC -fsanitize=address)
+    endif()
+  endforeach()
+endif()
+
+foreach(source IN LISTS fuzz_sources)
+  get_filename_component(name ${source} NAME_WE)
+  string(REGEX REPLACE "_fuzz$" "" topic ${name})
+  if(KUN_FUZZERS)
+    add_executable(${name} ${source})
+    target_include_directories(${name} PRIVATE src)
+    target_compile_options(${name} PRIVATE -fsanitize=fuzzer,address)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer,address)
+    target_link_libraries(${name} PRIVATE runtime server backend_cpu)
+  endif()
+  if(KUN_TESTS)
+    add_test_program(${name}_seeds SOURCES ${source} tests/fuzz/seeds.cc LINK runtime server
+                                                                              backend_cpu)
+    target_compile_definitions(${name}_seeds
+                               PRIVATE KUN_SEEDS="${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/${topic}")
+  endif()
+endforeach()

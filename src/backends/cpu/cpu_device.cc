@@ -1,0 +1,74 @@
+#include "backends/cpu/cpu_device.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "backends/cpu/cpu_count.h"
+#include "backends/cpu/cpu_ops.h"
+#include "backends/cpu/select.h"
+#include "base/log.h"
+
+namespace kun {
+namespace {
+
+constexpr int kThreadCountMax = 1024;
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice(const CpuKernels& kernels, ComputeType compute, int thread_count,
+            std::span<const int> pinned_cpus)
+      : kernels_(kernels),
+        compute_(compute),
+        pool_(thread_count, pinned_cpus),
+        ops_(kernels, compute, pool_) {}
+
+  Ops& ops() override { return ops_; }
+  DType cache_dtype() const override {
+    return compute_ == ComputeType::kFloat32 ? DType::kF32 : DType::kBF16;
+  }
+  std::string description() const override {
+    return fmt::format("cpu {}, {} thread{}, {}", kernels_.name, pool_.thread_count(),
+                       pool_.thread_count() == 1 ? "" : "s",
+                       compute_ == ComputeType::kFloat32 ? "float32" : "bfloat16");
+  }
+
+ private:
+  const CpuKernels& kernels_;
+  ComputeType compute_;
+  ThreadPool pool_;
+  CpuOps ops_;
+};
+
+}  // namespace
+
+std::vector<std::string> cpu_kernel_names() {
+  std::vector<std::string> names;
+  for (const CpuKernels* table : supported_kernels()) names.emplace_back(table->name);
+  return names;
+}
+
+Result<std::unique_ptr<Device>> open_cpu_device(const DeviceOptions& options) {
+  if (options.thread_count < 0 || options.thread_count > kThreadCountMax) {
+    return invalid_argument(fmt::format("the thread count must be 0 to {}, not {}", kThreadCountMax,
+                                        options.thread_count));
+  }
+  const std::vector<const CpuKernels*> tables = supported_kernels();
+  const CpuKernels* chosen = options.kernels.empty() ? tables.back() : nullptr;
+  for (const CpuKernels* table : tables) {
+    if (options.kernels == table->name) chosen = table;
+  }
+  if (chosen == nullptr) {
+    return invalid_argument(fmt::format("no kernels named '{}' on this machine, which has {}",
+                                        options.kernels, fmt::join(cpu_kernel_names(), ", ")));
+  }
+  const int thread_count = options.thread_count > 0 ? options.thread_count : usable_cpu_count();
+  // Threads are pinned only when they fill the processors we were given: fewer would crowd onto the
+  // same first ones as every other process that reasons like this.
+  std::vector<int> cpus = allowed_cpus();
+  if (static_cast<int>(cpus.size()) != thread_count) cpus.clear();
+  auto device = std::make_unique<CpuDevice>(*chosen, options.compute, thread_count, cpus);
+  LOG(kInfo, fmt::format("device: {}", device->description()));
+  return std::unique_ptr<Device>(std::move(device));
+}
+
+}  // namespace kun

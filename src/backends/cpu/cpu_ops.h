@@ -1,0 +1,96 @@
+// Ops on the processor: cuts every operation into tiles, gives them to the thread pool and calls
+// the kernel table. Results do not depend on how the tiles were cut or who computed them.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "backends/cpu/attention_run.h"
+#include "backends/cpu/kernels.h"
+#include "backends/cpu/packed_matrix.h"
+#include "backends/cpu/scratch.h"
+#include "backends/cpu/thread_pool.h"
+#include "device/device.h"
+#include "device/ops.h"
+
+namespace kun {
+
+// One thread at a time. Calls return when the work is done.
+class CpuOps final : public Ops {
+ public:
+  CpuOps(const CpuKernels& kernels, ComputeType compute, ThreadPool& pool);
+
+  std::shared_ptr<std::byte> allocate(std::int64_t bytes) override;
+  Result<std::unique_ptr<PackedMatrix>> pack(std::span<const WeightView> views) override;
+  void linear(ConstTensorView in, const PackedMatrix& weight, ConstTensorView bias,
+              LinearOutput mode, TensorView out) override;
+  void embed(std::span<const Token> ids, const WeightView& table, TensorView out) override;
+  void rms_norm(ConstTensorView in, ConstTensorView weight, float epsilon, TensorView out) override;
+  void rope(TensorView heads, ConstTensorView cos_sin, RopeLayout layout) override;
+  void store_cache(ConstTensorView rows, std::span<const std::int32_t> slots,
+                   const CachePlane& plane) override;
+  void attention(const AttentionArguments& arguments) override;
+  void silu_gate(ConstTensorView gate_up, TensorView out) override;
+  void linear_silu_gate(ConstTensorView in, const PackedMatrix& gate_up, TensorView scratch,
+                        TensorView out) override;
+  std::uint64_t progress() const override { return pool_.progress(); }
+
+ private:
+  // How the kernels want the left-hand side of a product.
+  enum class InputForm : std::uint8_t { kFloat, kBf16Pairs, kBlocks };
+  static constexpr int kInputFormCount = 3;
+
+  // The input of one linear call in the forms its segments need.
+  struct PreparedInput {
+    const void* forms[kInputFormCount] = {};
+    std::int64_t token_bytes[kInputFormCount] = {};  // from one token to the next, tile by tile
+    std::int64_t tokens = 0;
+  };
+
+  InputForm input_form(PanelFormat format) const;
+  PreparedInput prepare_input(ConstTensorView in, const CpuPackedMatrix& weight);
+  void convert_tokens(ConstTensorView in, InputForm form, std::byte* out);
+  void multiply_panel(const CpuPackedMatrix& weight, const PanelPlace& place,
+                      const PreparedInput& input, std::int64_t tile, LinearTile* call) const;
+  void run_tiles(const CpuPackedMatrix& weight, const PreparedInput& input, const float* bias,
+                 LinearOutput mode, TensorView out);
+  void run_silu_gate(const CpuPackedMatrix& weight, const PreparedInput& input, TensorView out);
+
+  // body(row) for every row: on this thread when there is little to do, else in runs of rows.
+  template <class Body>
+  void run_rows(std::int64_t rows, std::int64_t elements_per_row, const Body& body) {
+    const std::int64_t run = std::max<std::int64_t>(1, kInlineElements / 2 / elements_per_row);
+    if (rows * elements_per_row <= kInlineElements) {
+      for (std::int64_t row = 0; row < rows; ++row) body(row);
+      return;
+    }
+    pool_.run((rows + run - 1) / run, [&](std::int64_t tile, int) {
+      const std::int64_t end = std::min(rows, (tile + 1) * run);
+      for (std::int64_t row = tile * run; row < end; ++row) body(row);
+    });
+  }
+
+  // About 2 microseconds of work on one core, what waking the pool is worth.
+  static constexpr std::int64_t kInlineElements = 16384;
+
+  const CpuKernels& kernels_;
+  const ComputeType compute_;
+  ThreadPool& pool_;
+  Scratch input_scratch_[kInputFormCount];
+  Scratch partial_scratch_;
+  std::vector<AttentionItem> attention_items_;
+  std::vector<Scratch> worker_scratch_;
+};
+
+// Token tiles of a linear product: as few as fit, of nearly equal size.
+struct TokenTiles {
+  explicit TokenTiles(std::int64_t token_count)
+      : tokens(token_count), count((token_count + kTileTokens - 1) / kTileTokens) {}
+  std::int64_t first(std::int64_t tile) const { return tile * tokens / count; }
+  int size(std::int64_t tile) const { return static_cast<int>(first(tile + 1) - first(tile)); }
+
+  std::int64_t tokens;
+  std::int64_t count;
+};
+
+}  // namespace kun

@@ -1,0 +1,129 @@
+// Operations that treat every row by itself, and the memory operations.
+#include <algorithm>
+
+#include "backends/cpu/cache_layout.h"
+#include "backends/cpu/cpu_ops.h"
+#include "base/check.h"
+#include "tensor/float_formats.h"
+
+namespace kun {
+namespace {
+
+// Rank 3 as rank 2: row r of the result is (r / heads, r % heads).
+struct Rows {
+  explicit Rows(ConstTensorView view)
+      : heads(view.rank == 3 ? view.shape[1] : 1),
+        head_stride(view.rank == 3 ? view.stride[1] : 0),
+        token_stride(view.stride[0]),
+        count(view.rows() * heads) {}
+  std::int64_t offset(std::int64_t row) const {
+    return row / heads * token_stride + row % heads * head_stride;
+  }
+
+  std::int64_t heads;
+  std::int64_t head_stride;
+  std::int64_t token_stride;
+  std::int64_t count;
+};
+
+// Floats between one element of an entry and the next depend on the arrangement; one loop each.
+void store_entry(const float* in, const CachePlane& plane, std::int64_t slot) {
+  const CacheArrangement layout = arrangement(plane);
+  const std::int64_t block = slot / plane.tokens_per_block;
+  const std::int64_t position = slot % plane.tokens_per_block;
+  std::byte* base = plane.data + block * plane.block_bytes();
+  const auto at = [&](std::int64_t col) {
+    return cache_element(layout, plane.dtype, plane.width, position, col);
+  };
+  const std::int64_t first = at(0);
+  if (plane.dtype == DType::kF32) {
+    auto* out = reinterpret_cast<float*>(base) + first;
+    const std::int64_t step = layout == CacheArrangement::kKeyGroups ? kGroupPositions : 1;
+    for (int c = 0; c < plane.width; ++c) out[c * step] = in[c];
+    return;
+  }
+  auto* out = reinterpret_cast<std::uint16_t*>(base) + first;
+  if (layout == CacheArrangement::kKeyGroups) {
+    for (int c = 0; c < plane.width; c += 2, out += 2 * kGroupPositions) {
+      out[0] = f32_to_bf16(in[c]);
+      out[1] = f32_to_bf16(in[c + 1]);
+    }
+    return;
+  }
+  const std::int64_t step = layout == CacheArrangement::kValuePairs ? 2 : 1;
+  for (int c = 0; c < plane.width; ++c) out[c * step] = f32_to_bf16(in[c]);
+}
+
+}  // namespace
+
+CpuOps::CpuOps(const CpuKernels& kernels, ComputeType compute, ThreadPool& pool)
+    : kernels_(kernels),
+      compute_(compute),
+      pool_(pool),
+      worker_scratch_(static_cast<std::size_t>(pool.thread_count())) {}
+
+std::shared_ptr<std::byte> CpuOps::allocate(std::int64_t bytes) {
+  return allocate_zeroed(bytes);
+}
+
+Result<std::unique_ptr<PackedMatrix>> CpuOps::pack(std::span<const WeightView> views) {
+  return pack_matrix(views, compute_, pool_);
+}
+
+void CpuOps::embed(std::span<const Token> ids, const WeightView& table, TensorView out) {
+  const auto count = static_cast<std::int64_t>(ids.size());
+  CHECK(out.dtype == DType::kF32 && out.rows() == count && out.cols() == table.cols);
+  run_rows(count, table.cols, [&](std::int64_t i) {
+    dequantize_row(table, ids[static_cast<std::size_t>(i)], out.row<float>(i));
+  });
+}
+
+void CpuOps::rms_norm(ConstTensorView in, ConstTensorView weight, float epsilon, TensorView out) {
+  CHECK(in.dtype == DType::kF32 && weight.dtype == DType::kF32 && out.dtype == DType::kF32);
+  CHECK(in.rank == out.rank && in.shape == out.shape && weight.cols() == in.cols());
+  const Rows from(in);
+  const Rows to(out);
+  const auto* source = reinterpret_cast<const float*>(in.data);
+  auto* target = reinterpret_cast<float*>(out.data);
+  const auto* scales = reinterpret_cast<const float*>(weight.data);
+  run_rows(from.count, in.cols(), [&](std::int64_t row) {
+    kernels_.rms_norm(source + from.offset(row), scales, epsilon, target + to.offset(row),
+                      in.cols());
+  });
+}
+
+void CpuOps::rope(TensorView heads, ConstTensorView cos_sin, RopeLayout layout) {
+  CHECK(heads.rank == 3 && heads.dtype == DType::kF32 && cos_sin.dtype == DType::kF32);
+  CHECK(cos_sin.rank == 3 && cos_sin.rows() == heads.rows() && heads.cols() % 2 == 0);
+  CHECK(cos_sin.shape[1] == heads.cols() / 2 && cos_sin.shape[2] == 2 && cos_sin.stride[1] == 2);
+  const auto rotate = layout == RopeLayout::kHalf ? kernels_.rope_half : kernels_.rope_interleaved;
+  const auto head_count = static_cast<int>(heads.shape[1]);
+  const auto dim = static_cast<int>(heads.cols());
+  run_rows(heads.rows(), heads.shape[1] * heads.cols(), [&](std::int64_t t) {
+    rotate(heads.row<float>(t), heads.stride[1], head_count, dim, cos_sin.row<float>(t));
+  });
+}
+
+void CpuOps::store_cache(ConstTensorView rows, std::span<const std::int32_t> slots,
+                         const CachePlane& plane) {
+  const auto count = static_cast<std::int64_t>(slots.size());
+  CHECK(rows.rank == 2 && rows.dtype == DType::kF32 && rows.rows() == count);
+  CHECK(rows.cols() == plane.width && (plane.dtype == DType::kF32 || plane.dtype == DType::kBF16));
+  const std::int64_t slot_count = plane.block_count * plane.tokens_per_block;
+  run_rows(count, plane.width * 2, [&](std::int64_t t) {
+    const std::int64_t slot = slots[static_cast<std::size_t>(t)];
+    CHECK(slot >= 0 && slot < slot_count);
+    store_entry(rows.row<float>(t), plane, slot);
+  });
+}
+
+void CpuOps::silu_gate(ConstTensorView gate_up, TensorView out) {
+  CHECK(gate_up.rank == 2 && gate_up.dtype == DType::kF32 && out.dtype == DType::kF32);
+  CHECK(gate_up.rows() == out.rows() && gate_up.cols() == 2 * out.cols());
+  run_rows(out.rows(), out.cols() * 2, [&](std::int64_t t) {
+    const float* gate = gate_up.row<float>(t);
+    kernels_.silu_gate(gate, gate + out.cols(), out.row<float>(t), out.cols());
+  });
+}
+
+}  // namespace kun

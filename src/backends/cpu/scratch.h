@@ -1,0 +1,29 @@
+// Memory that operations borrow and give back, so that none of them allocates once warm.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace kun {
+
+// Zeroed memory aligned to 64 bytes (to a page when large); null when there is none.
+std::shared_ptr<std::byte> allocate_zeroed(std::int64_t bytes);
+
+// Grows to the largest request so far. Not thread-safe; what it returns is lost at the next call.
+class Scratch {
+ public:
+  // At least `bytes` of unspecified content, aligned to 64 bytes.
+  std::byte* get(std::int64_t bytes);
+
+  template <class T>
+  T* get_array(std::int64_t count) {
+    return reinterpret_cast<T*>(get(count * static_cast<std::int64_t>(sizeof(T))));
+  }
+
+ private:
+  std::shared_ptr<std::byte> data_;
+  std::int64_t capacity_ = 0;
+};
+
+}  // namespace kun

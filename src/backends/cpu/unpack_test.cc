@@ -1,0 +1,73 @@
+#include "backends/cpu/unpack.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "backends/cpu/random_weights.h"
+
+namespace kun {
+namespace {
+
+struct Affine {
+  float scale;
+  float min;
+};
+
+Affine affine(const UnpackedBlock& block, PanelTraits traits, int group) {
+  const auto g = static_cast<std::size_t>(group);
+  switch (traits.scale) {
+    case ScaleKind::kF32: return {block.scale_f32[g], 0.0F};
+    case ScaleKind::kF16:
+      return {f16_to_f32(block.scale_f16), traits.has_min ? f16_to_f32(block.min_f16) : 0.0F};
+    case ScaleKind::kSuper: break;
+  }
+  return {f16_to_f32(block.super_scale_f16) * block.scale_steps[g],
+          traits.has_min ? f16_to_f32(block.super_min_f16) * block.min_steps[g] : 0.0F};
+}
+
+class Unpack : public testing::TestWithParam<WeightFormat> {};
+
+// Scales and mins are exact in float; what differs from the dequantizer is at most the rounding of
+// the one sum (and, for NVFP4, of the tensor scale's product).
+TEST_P(Unpack, MeansWhatTheDequantizerSays) {
+  const std::int64_t rows = 7;
+  const std::int64_t cols = 512;
+  const RandomWeights weights(GetParam(), rows, cols);
+  const auto format = grouped_panel_format(GetParam());
+  ASSERT_TRUE(format.has_value());
+  const PanelTraits traits = panel_traits(*format);
+  std::vector<float> expected(cols);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    dequantize_row(weights.view, r, expected.data());
+    const std::byte* row = weights.bytes.data() + r * weights.view.row_bytes();
+    for (std::int64_t b = 0; b < cols / kBlockColumns; ++b) {
+      UnpackedBlock block{};
+      unpack_block(GetParam(), row, b, weights.view.tensor_scale, &block);
+      for (int i = 0; i < kBlockColumns; ++i) {
+        const Affine map = affine(block, traits, i / traits.group);
+        const float product = map.scale * block.codes[i];
+        const float bound = 2 * std::ldexp(std::fabs(product) + std::fabs(map.min), -24);
+        const auto at = static_cast<std::size_t>(b * kBlockColumns + i);
+        ASSERT_NEAR(product + map.min, expected[at], bound) << r << ' ' << at;
+        if (traits.bits == 4) {
+          ASSERT_GE(block.codes[i] + code_offset(traits), 0);
+          ASSERT_LE(block.codes[i] + code_offset(traits), 15);
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, Unpack,
+                         testing::Values(WeightFormat::kQ8_0, WeightFormat::kQ4_0,
+                                         WeightFormat::kQ4_1, WeightFormat::kQ5_0,
+                                         WeightFormat::kQ5_1, WeightFormat::kQ2_K,
+                                         WeightFormat::kQ3_K, WeightFormat::kQ4_K,
+                                         WeightFormat::kQ5_K, WeightFormat::kQ6_K,
+                                         WeightFormat::kIQ4_NL, WeightFormat::kIQ4_XS,
+                                         WeightFormat::kMXFP4, WeightFormat::kNVFP4),
+                         [](const auto& format) { return std::string(name(format.param)); });
+
+}  // namespace
+}  // namespace kun

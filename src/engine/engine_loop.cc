@@ -1,0 +1,346 @@
+// One round of the loop: take in requests, let go of what nobody reads, stop what its reader
+// stopped, run a step, hand out its tokens. The thread sleeps only when there is nothing to do.
+#include "engine/engine_loop.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace kun {
+namespace {
+
+Microseconds steady_microseconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
+EngineOptions with_defaults(EngineOptions options) {
+  if (!options.clock) options.clock = steady_microseconds;
+  return options;
+}
+
+void push_end(const std::weak_ptr<TokenStream>& weak, std::uint32_t choice, FinishReason reason,
+              const Status& status) {
+  const std::shared_ptr<TokenStream> stream = weak.lock();
+  if (stream == nullptr) return;
+  StreamEvent event;
+  event.choice = choice;
+  event.finish = reason;
+  event.status = status;
+  stream->push(std::move(event));
+}
+
+// The reason of a choice's end, with its status when it is an error.
+std::pair<FinishReason, Status> reason_of(Scheduler::Finish finish, const Status& step_status) {
+  switch (finish) {
+    case Scheduler::Finish::kEndToken:
+    case Scheduler::Finish::kStopped: return {FinishReason::kStop, {}};
+    case Scheduler::Finish::kLength: return {FinishReason::kLength, {}};
+    case Scheduler::Finish::kCorrupted:
+      return {FinishReason::kError,
+              internal_error("the model computed values that are not numbers for this request")};
+    case Scheduler::Finish::kFailed:
+      return {FinishReason::kError, step_status.ok()
+                                        ? internal_error("a step of this request gave no result")
+                                        : step_status};
+    case Scheduler::Finish::kNone: break;
+  }
+  CHECK(false);
+}
+
+}  // namespace
+
+Engine::Loop::Loop(EngineOptions options, std::unique_ptr<Executor> executor)
+    : options_(with_defaults(std::move(options))),
+      watch_(options_.hang_time),
+      scheduler_(options_.limits, options_.layout),
+      executor_(std::move(executor)) {
+  CHECK(executor_ != nullptr && options_.vocabulary_size > 0);
+  stats_.step_token_buckets.resize(kStepTokenBounds.size() + 1);
+  thread_ = std::thread([this] { run(); });
+}
+
+Engine::Loop::~Loop() {
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    stopping_ = true;
+  }
+  inbox_changed_.notify_one();
+  thread_.join();
+}
+
+// --- Any thread
+// -----------------------------------------------------------------------------------
+
+std::shared_ptr<TokenStream> Engine::Loop::generate(GenerateRequest request) {
+  auto stream = std::make_shared<TokenStream>();
+  Status refused = check(request);
+  if (refused.ok()) {
+    const std::lock_guard lock(inbox_mutex_);
+    if (dead_ || stopping_) {
+      refused = unavailable("the engine has stopped; restart the server");
+    } else if (draining_) {
+      refused = unavailable("the server is shutting down and takes no new requests");
+    } else if (std::ssize(inbox_) >= options_.limits.sequences_waiting_max) {
+      refused = resource_exhausted(
+          fmt::format("{} requests are waiting already, try again later", inbox_.size()));
+    } else {
+      if (pending_count_.fetch_add(1) == 0) watch_.moved(options_.clock());
+      inbox_.push_back({std::move(request), stream});
+    }
+  }
+  if (!refused.ok()) {
+    push_end(stream, 0, FinishReason::kError, refused);
+    return stream;
+  }
+  inbox_changed_.notify_one();
+  return stream;
+}
+
+// What the scheduler cannot know: ids that name no token would be read outside of tables. The count
+// of choices is bounded here already, because a request in the inbox may end before it is added.
+Status Engine::Loop::check(const GenerateRequest& request) const {
+  if (request.choice_count < 1 || request.choice_count > options_.limits.sequences_running_max) {
+    return invalid_argument(fmt::format("{} choices were asked for, and 1 to {} can run at once",
+                                        request.choice_count,
+                                        options_.limits.sequences_running_max));
+  }
+  for (std::size_t i = 0; i < request.prompt.size(); ++i) {
+    const Token token = request.prompt[i];
+    if (token >= 0 && token < options_.vocabulary_size) continue;
+    return invalid_argument(
+        fmt::format("token {} at position {} of the prompt is not one of the "
+                    "model's {} tokens",
+                    token, i, options_.vocabulary_size));
+  }
+  return {};
+}
+
+EngineStats Engine::Loop::stats() const {
+  std::size_t inbox_count = 0;
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    inbox_count = inbox_.size();
+  }
+  const std::lock_guard lock(stats_mutex_);
+  EngineStats stats = stats_;
+  stats.waiting_count += static_cast<int>(inbox_count);
+  return stats;
+}
+
+bool Engine::Loop::healthy() const {
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    if (dead_) return false;
+  }
+  const std::uint64_t motion = executor_->progress() + step_count_.load();
+  return watch_.healthy(pending_count_.load() > 0, motion, options_.clock());
+}
+
+void Engine::Loop::drain() {
+  const std::lock_guard lock(inbox_mutex_);
+  draining_ = true;
+}
+
+// --- The engine thread
+// ----------------------------------------------------------------------------
+
+// Our code does not throw, but std containers do when memory is short. Then the engine is dead and
+// says so to everybody, which beats a server that accepts requests and never answers.
+void Engine::Loop::run() {
+  FinishReason reason = FinishReason::kAbort;
+  Status status;
+  try {
+    serve();
+  } catch (const std::exception& exception) {
+    reason = FinishReason::kError;
+    status = internal_error(fmt::format("the engine died: {}", exception.what()));
+    LOG(kError, status.message());
+  }
+  end_all(reason, status);
+}
+
+void Engine::Loop::serve() {
+  while (receive()) {
+    cancel_abandoned();
+    forward_stops();
+    step();
+  }
+}
+
+// Moves new requests into the scheduler; waits only when there is nothing else to do. False when
+// the engine shall end.
+bool Engine::Loop::receive() {
+  std::vector<Arrival> arrivals;
+  {
+    std::unique_lock lock(inbox_mutex_);
+    if (scheduler_.idle()) {
+      inbox_changed_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
+    }
+    if (stopping_) return false;
+    arrivals.swap(inbox_);
+  }
+  for (Arrival& arrival : arrivals) admit(std::move(arrival));
+  return true;
+}
+
+void Engine::Loop::admit(Arrival arrival) {
+  if (arrival.stream.expired()) {
+    pending_count_.fetch_sub(1);
+    return;
+  }
+  GenerateRequest& request = arrival.request;
+  SequenceSpec spec;
+  spec.id = next_id_++;
+  spec.prompt = std::move(request.prompt);
+  spec.output_count_max = request.output_count_max;
+  spec.sampling = std::move(request.sampling);
+  if (spec.sampling.end_tokens.empty()) spec.sampling.end_tokens = request.end_tokens;
+  spec.end_tokens = std::move(request.end_tokens);
+  spec.ignore_end_tokens = request.ignore_end_tokens;
+  spec.choice_count = request.choice_count;
+  spec.priority = request.priority;
+  spec.cache_salt = std::move(request.cache_salt);
+  const SequenceId id = spec.id;
+  const int choice_count = request.choice_count;
+
+  const Status status = scheduler_.add(std::move(spec), options_.clock());
+  if (!status.ok()) {
+    push_end(arrival.stream, 0, FinishReason::kError, status);
+    pending_count_.fetch_sub(1);
+    return;
+  }
+  generations_.emplace(id,
+                       Generation{std::move(arrival.stream), choice_count,
+                                  std::vector<bool>(static_cast<std::size_t>(choice_count), true)});
+}
+
+void Engine::Loop::cancel_abandoned() {
+  std::erase_if(generations_, [this](const auto& entry) {
+    if (!entry.second.stream.expired()) return false;
+    scheduler_.cancel(entry.first);
+    pending_count_.fetch_sub(1);
+    return true;
+  });
+}
+
+void Engine::Loop::forward_stops() {
+  for (const auto& [id, generation] : generations_) {
+    const std::shared_ptr<TokenStream> stream = generation.stream.lock();
+    if (stream == nullptr) continue;
+    for (const auto& [choice, kept_count] : stream->take_stop_requests()) {
+      scheduler_.stop(id, choice, kept_count);
+    }
+  }
+}
+
+void Engine::Loop::step() {
+  const BatchPlan& plan = scheduler_.plan(options_.clock());
+  StepResult result;
+  result.step = plan.step;
+  std::size_t token_count = 0;
+  if (!plan.empty()) {
+    for (const PlanSlice& slice : plan.slices) token_count += slice.tokens.size();
+    executor_->submit(plan);
+    executor_->supply(scheduler_.sampling());
+    result = executor_->wait();
+    step_count_.fetch_add(1);
+    watch_.moved(options_.clock());
+    if (!result.status.ok()) {
+      LOG(kError, fmt::format("step {} failed: {}", plan.step, result.status.message()));
+    }
+  }
+  for (Scheduler::Progress& progress : scheduler_.apply(result, options_.clock())) {
+    deliver(std::move(progress), result.status);
+  }
+  // Else the loop would spin on work that never runs.
+  CHECK(token_count > 0 || scheduler_.idle());
+  publish_stats(token_count);
+}
+
+void Engine::Loop::deliver(Scheduler::Progress progress, const Status& step_status) {
+  generated_token_count_ += progress.tokens.size();
+  const bool ended = progress.finish != Scheduler::Finish::kNone;
+  if (progress.finish == Scheduler::Finish::kCorrupted) ++corrupted_count_;
+  const auto entry = generations_.find(progress.sequence);
+  if (entry == generations_.end()) return;  // abandoned meanwhile
+  Generation& generation = entry->second;
+  CHECK(progress.choice < generation.open.size() && generation.open[progress.choice]);
+
+  StreamEvent event;
+  event.choice = progress.choice;
+  event.tokens = std::move(progress.tokens);
+  event.usage = {progress.prompt_count, progress.cached_count, progress.output_count};
+  if (ended) {
+    auto [reason, status] = reason_of(progress.finish, step_status);
+    event.finish = reason;
+    event.status = std::move(status);
+    if (progress.finish == Scheduler::Finish::kEndToken) {
+      CHECK(!event.tokens.empty());
+      event.end_token = event.tokens.back().token;
+    }
+    generation.open[progress.choice] = false;
+  }
+  const bool last = ended && --generation.open_choice_count == 0;
+  const std::shared_ptr<TokenStream> stream = generation.stream.lock();
+  // The count goes down first: whoever has read the end finds the engine without this request.
+  if (last) {
+    generations_.erase(entry);
+    pending_count_.fetch_sub(1);
+  }
+  if (stream != nullptr) stream->push(std::move(event));
+}
+
+void Engine::Loop::publish_stats(std::size_t token_count) {
+  const Scheduler::Stats from = scheduler_.stats();
+  const std::lock_guard lock(stats_mutex_);
+  stats_.running_count = from.running_count;
+  stats_.waiting_count = from.waiting_count;
+  stats_.cache_usage =
+      from.total_block_count == 0
+          ? 0.0
+          : 1.0 - static_cast<double>(from.free_block_count) / from.total_block_count;
+  stats_.prompt_token_count = from.prompt_token_count;
+  stats_.computed_prompt_token_count = from.computed_prompt_token_count;
+  stats_.prefix_query_token_count = from.prefix_query_token_count;
+  stats_.prefix_hit_token_count = from.prefix_hit_token_count;
+  stats_.preemption_count = from.preemption_count;
+  stats_.generated_token_count = generated_token_count_;
+  stats_.corrupted_count = corrupted_count_;
+  if (token_count == 0) return;
+  ++stats_.step_count;
+  stats_.step_token_sum += token_count;
+  const auto bound = std::ranges::lower_bound(kStepTokenBounds, static_cast<int>(token_count));
+  ++stats_.step_token_buckets[static_cast<std::size_t>(bound - kStepTokenBounds.begin())];
+}
+
+// The engine goes down: nobody may wait for an answer that will not come.
+void Engine::Loop::end_all(FinishReason reason, const Status& status) {
+  std::vector<Arrival> arrivals;
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    dead_ = true;
+    arrivals.swap(inbox_);
+  }
+  for (const Arrival& arrival : arrivals) {
+    const auto choice_count = static_cast<std::uint32_t>(arrival.request.choice_count);
+    for (std::uint32_t choice = 0; choice < choice_count; ++choice) {
+      push_end(arrival.stream, choice, reason, status);
+    }
+  }
+  for (const auto& [id, generation] : generations_) {
+    for (std::uint32_t choice = 0; choice < generation.open.size(); ++choice) {
+      if (generation.open[choice]) push_end(generation.stream, choice, reason, status);
+    }
+  }
+  generations_.clear();
+  pending_count_.store(0);
+}
+
+}  // namespace kun
