@@ -166,18 +166,35 @@ fn is_namespace(value: &Value) -> bool {
         .is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }
 
-/// Lazy iterables are made lists: a chain of them is as deep as it is long, and invisible.
+/// Lazy lists and dicts are made plain ones: a chain of them is as deep as it is long, and nothing
+/// shows it.
 fn materialized(value: Value) -> Result<Value, Error> {
-    if value.kind() != ValueKind::Iterable {
+    let Some(object) = value.as_object() else {
+        return Ok(value);
+    };
+    if address(&value).is_some() || value.is_tuple() || value.is_kwargs() {
         return Ok(value);
     }
     let mut meter = Meter::new(None);
-    let mut items = Vec::new();
-    for item in value.try_iter()?.checked() {
-        meter.count(1, 0)?;
-        items.push(item?);
+    match object.repr() {
+        ObjectRepr::Seq | ObjectRepr::Iterable => {
+            let mut items = Vec::new();
+            for item in value.try_iter()?.checked() {
+                meter.count(1, 0)?;
+                items.push(item?);
+            }
+            Ok(Value::from(items))
+        }
+        ObjectRepr::Map if !is_namespace(&value) => {
+            let mut pairs = Vec::new();
+            for pair in object.try_iter_pairs().into_iter().flatten() {
+                meter.count(2, 0)?;
+                pairs.push(pair);
+            }
+            Ok(Value::from_pairs(pairs))
+        }
+        _ => Ok(value),
     }
-    Ok(Value::from(items))
 }
 
 /// The value itself, if it is neither too deep nor too large.
@@ -362,6 +379,8 @@ fn same(value: Value) -> Value {
 }
 
 pub fn install(environment: &mut Environment<'static>) {
+    // Jinja2 does not have it, and it makes lazy lists and dicts of its like.
+    environment.remove_filter("chain");
     environment.add_filter(SAME, same);
     environment.add_function(GUARD, guard);
     environment.add_function(GUARD_STORED, guard_stored);
