@@ -59,10 +59,9 @@ def check_text(path, lines):
                 yield f"{where}: {found[0]!r} is {reason}"
 
 
-def check_source(path, lines):
+def check_source(path, lines, header_stems):
     # A header speaks for its .cc file and its test too.
-    header = path.with_name(path.stem.removesuffix("_test") + ".h")
-    is_pair = path.suffix == ".cc" and header.exists()
+    is_pair = path.suffix == ".cc" and path.stem.removesuffix("_test") in header_stems
     if not is_pair and (not lines or not lines[0].startswith(("//", "/*"))):
         yield f"{path}:1: the file does not open with what it is and why"
     if path.suffix == ".h" and "#pragma once" not in lines:
@@ -91,8 +90,9 @@ def check_format(paths):
 
 
 def main():
-    errors, sources = [], []
-    for path in tracked_files():
+    errors, sources, files = [], [], tracked_files()
+    header_stems = {path.stem for path in files if path.suffix == ".h"}
+    for path in files:
         if path.parts[:2] == ("tests", "data") or "corpus" in path.parts:
             continue
         if path.suffix not in TEXTS and path.name not in ("LAYERS", "run"):
@@ -104,7 +104,7 @@ def main():
             continue
         errors += check_text(path, lines)
         if path.suffix in SOURCES:
-            errors += check_source(path, lines)
+            errors += check_source(path, lines, header_stems)
         if path.suffix in (".h", ".cc"):
             sources.append(path)
     errors += check_format(sources)

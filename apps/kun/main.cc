@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "base/log.h"
 #include "cli.h"
 
 int main(int argc, char** argv) {
@@ -11,6 +12,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", KUN_VERSION);
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::simple);
+  kun::set_log_level(kun::LogLevel::kWarning);
   kun::Action action;
   kun::add_serve_command(app, action);
   kun::add_chat_command(app, action);

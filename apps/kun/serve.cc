@@ -137,6 +137,7 @@ Result<Loaded> load(const Arguments& arguments, Server& server) {
 }
 
 Status run(Arguments arguments) {
+  set_log_level(LogLevel::kInfo);
   const sigset_t signals = block_shutdown_signals();
   for (const char* variable : {"KUN_API_KEY", "VLLM_API_KEY"}) {
     const char* key = std::getenv(variable);

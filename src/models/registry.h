@@ -15,7 +15,7 @@ namespace kun {
 
 struct ModelOptions {
   DType cache_dtype = DType::kBF16;
-  std::function<void(std::int64_t)> progress;  // hears the bytes of weights read so far
+  std::function<void(std::int64_t)> progress{};  // hears the bytes of weights read so far
 };
 
 // Requires: the checkpoint and the ops outlive the model.

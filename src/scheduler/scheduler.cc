@@ -115,6 +115,7 @@ void Scheduler::Impl::visit_sequences(SequenceId id, const Visit& visit) {
 
 void Scheduler::Impl::cancel(SequenceId id) {
   visit_sequences(id, [](Sequence& sequence) { sequence.ended = true; });
+  std::erase_if(progress_, [id](const Progress& progress) { return progress.sequence == id; });
   sweep();
 }
 

@@ -62,7 +62,7 @@ class Scheduler::Impl {
   void record_admission(Sequence& sequence);
   void add_slice(Sequence& sequence, int token_count);
   int missing_block_count(const Sequence& sequence, std::size_t group, int token_count) const;
-  int share_of(const Sequence& sequence) const;
+  int prompt_share(const Sequence& sequence) const;
 
   // scheduler_apply.cc
   bool usable(const StepResult& result) const;

@@ -59,9 +59,8 @@ bool Scheduler::Impl::waiting_is_next(std::size_t next) const {
   return waiting_.begin()->first.priority < running_[next]->request->priority;
 }
 
-// How many of its pending tokens a sequence may have in this step.
-int Scheduler::Impl::share_of(const Sequence& sequence) const {
-  if (sequence.decoding()) return 1;
+// How many of its pending tokens a sequence may have in this step, unless one was set aside.
+int Scheduler::Impl::prompt_share(const Sequence& sequence) const {
   const int room = std::min(budget_.prompt, budget_.total - budget_.decode_count);
   return std::min(sequence.pending_count(), std::max(room, 0));
 }
@@ -69,12 +68,14 @@ int Scheduler::Impl::share_of(const Sequence& sequence) const {
 // Gives running_[next] its next tokens. False when it had to give way itself.
 bool Scheduler::Impl::advance(std::size_t next) {
   Sequence& sequence = *running_[next];
-  const int count = share_of(sequence);
+  const bool decoding = sequence.decoding();
+  const int count = decoding ? 1 : prompt_share(sequence);
   if (count == 0) return true;
   if (!reserve(sequence, sequence.computed_count + count, 0, next + 1)) {
     preempt_last();
     return false;
   }
+  (decoding ? budget_.decode_count : budget_.prompt) -= count;
   add_slice(sequence, count);
   return true;
 }
@@ -97,13 +98,14 @@ bool Scheduler::Impl::admit(std::size_t next) {
   bool fits = might_fit(sequence, next);
   while (fits && budget_.slots < sequence.choice_count()) preempt_last();
   fits = fits && reserve(sequence, sequence.token_count(), spare, next);
-  const int count = share_of(sequence);
+  const int count = prompt_share(sequence);
   if (!fits || count == 0) {
     sequence.rewind();
     return false;
   }
   record_admission(sequence);
   budget_.slots -= sequence.choice_count();
+  budget_.prompt -= count;
   const auto place = running_.begin() + static_cast<std::ptrdiff_t>(next);
   running_.insert(place, std::move(waiting_.begin()->second));
   waiting_.erase(waiting_.begin());
@@ -204,11 +206,6 @@ void Scheduler::Impl::record_admission(Sequence& sequence) {
 
 void Scheduler::Impl::add_slice(Sequence& sequence, int token_count) {
   CHECK(token_count > 0 && token_count <= budget_.total);
-  if (sequence.decoding()) {
-    budget_.decode_count -= 1;
-  } else {
-    budget_.prompt -= token_count;
-  }
   budget_.total -= token_count;
   PlanSlice slice;
   if (!spare_slices_.empty()) {
