@@ -17,7 +17,7 @@ find_package(CURL 7.76 REQUIRED)
 include(cmake/bridge.cmake)
 
 set(base_externals fmt::fmt spdlog::spdlog)
-set(text_externals PkgConfig::PCRE2 PkgConfig::UTF8PROC bridge)
+set(text_externals PkgConfig::PCRE2 PkgConfig::UTF8PROC bridge simdjson::simdjson)
 set(hub_externals CURL::libcurl OpenSSL::Crypto simdjson::simdjson)
 set(checkpoint_externals simdjson::simdjson)
 set(runtime_externals simdjson::simdjson)
