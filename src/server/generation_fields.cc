@@ -18,7 +18,7 @@ void read_sampling(FieldReader& reader, const ServedModel& model, SamplingParams
   const auto real = [](std::optional<double> given, float otherwise) {
     return given ? static_cast<float>(*given) : otherwise;
   };
-  const GenerationDefaults& defaults = model.defaults;
+  const SamplingDefaults& defaults = model.defaults;
   sampling.temperature = real(reader.number("temperature", 0.0, 2.0), defaults.temperature);
   sampling.top_p = real(reader.number_above("top_p", 0.0, 1.0), defaults.top_p);
   sampling.min_p = real(reader.number("min_p", 0.0, 1.0), defaults.min_p);

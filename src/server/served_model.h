@@ -14,7 +14,7 @@
 namespace kun {
 
 // For fields a request leaves out; usually from the model's generation_config.json.
-struct GenerationDefaults {
+struct SamplingDefaults {
   float temperature = 1.0F;
   float top_p = 1.0F;
   int top_k = 0;
@@ -32,7 +32,7 @@ struct ServedModel {
   std::string bos_token;                        // for templates that arrive in a request
   std::string eos_token;
   int context_length = 4096;
-  GenerationDefaults defaults;
+  SamplingDefaults defaults;
   std::vector<Token> end_tokens;
   std::int64_t created = 0;  // Unix seconds
   // Labels of vllm:cache_config_info.
