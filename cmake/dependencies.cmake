@@ -12,6 +12,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 find_package(prometheus-cpp REQUIRED COMPONENTS core)
+find_package(ZLIB REQUIRED)
 find_package(CURL 7.76 REQUIRED)
 include(cmake/bridge.cmake)
 
@@ -20,6 +21,7 @@ set(text_externals PkgConfig::PCRE2 PkgConfig::UTF8PROC bridge simdjson::simdjso
 set(hub_externals CURL::libcurl OpenSSL::Crypto simdjson::simdjson)
 set(checkpoint_externals simdjson::simdjson)
 set(runtime_externals simdjson::simdjson)
+set(runtime_test_externals ZLIB::ZLIB)
 set(server_externals Boost::headers Boost::json OpenSSL::SSL OpenSSL::Crypto prometheus-cpp::core)
 
 # Headers of other people do not have to pass our warnings.

@@ -24,7 +24,7 @@ struct Arguments {
   std::string generation_config = "auto";
   std::string metrics_access = "open";
   std::string health_access = "open";
-  double step_time_target_ms = 50.0;
+  double step_time_target_ms = 0.0;
   int shutdown_timeout_seconds = 60;
 };
 
@@ -244,8 +244,14 @@ void add_engine_flags(CLI::App& command, Arguments& a) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command
+      .add_option("--decode-slowdown-max", a.engine.decode_slowdown_max,
+                  "a step in which prompts join running streams takes at most this many times a "
+                  "step without (0: no bound)")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command
       .add_option("--step-time-target-ms", a.step_time_target_ms,
-                  "prompts join running streams only as far as a step stays within this (0: off)")
+                  "the same as a fixed time (0: --decode-slowdown-max decides)")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", a.engine.prefix_caching,

@@ -26,8 +26,12 @@ class Desk {
     model_ = *std::move(made);
     const KvPlane& plane = model_->kv_layout().groups.at(0).planes.at(0);
     memory_.resize(static_cast<std::size_t>(plane.width * kBlockCount * kBlockLength));
-    cache_.planes = {{{reinterpret_cast<std::byte*>(memory_.data()), plane.dtype, plane.width,
-                       kBlockLength, kBlockCount}}};
+    CachePlane& entries = cache_.planes.emplace_back().emplace_back();
+    entries.data = reinterpret_cast<std::byte*>(memory_.data());
+    entries.dtype = plane.dtype;
+    entries.width = plane.width;
+    entries.tokens_per_block = kBlockLength;
+    entries.block_count = kBlockCount;
     blocks_.resize(kBlockCount);
     std::iota(blocks_.rbegin(), blocks_.rend(), 0);  // not in the order of positions
   }

@@ -1,3 +1,4 @@
+// The format is in the header; all values are numbers or fixed words, so nothing needs escaping.
 #include "scheduler/plan_trace.h"
 
 #include <fmt/format.h>

@@ -92,9 +92,8 @@ class Scheduler::Impl {
   BatchPlan plan_;
   SamplingBatch sampling_;
   Budget budget_;
-  std::vector<Sequence*> planned_;             // [slice]
-  std::vector<PlanSlice> spare_slices_;        // of earlier steps: their vectors are used again
-  std::vector<std::vector<BlockRef>> copied_;  // [group]: sources of block_copies, until apply()
+  std::vector<Sequence*> planned_;       // [slice]
+  std::vector<PlanSlice> spare_slices_;  // of earlier steps: their vectors are used again
   std::vector<SequencePtr> forks_;
   std::vector<Progress> progress_;  // for the next apply() to tell
   Stats stats_;

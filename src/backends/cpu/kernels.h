@@ -13,7 +13,7 @@ namespace kun {
 
 constexpr int kPanelRows = 32;       // weight rows side by side in one panel
 constexpr int kBlockColumns = 32;    // columns that share one activation scale
-constexpr int kTileTokens = 8;       // tokens one kernel call multiplies at most
+constexpr int kTileTokens = 6;       // tokens of one kernel call: what AVX-512 holds in registers
 constexpr int kSuperBlocks = 8;      // blocks under one pair of super scales (256 columns)
 constexpr int kGroupPositions = 16;  // cache positions side by side in one key group
 constexpr int kSplitPositions = 256;
@@ -113,8 +113,9 @@ static_assert(sizeof(ActivationBlock) == 64);
 // Blocks whose largest magnitude is below this count as zero: its reciprocal must stay finite.
 constexpr float kActivationFloor = 0x1p-110F;
 
-// out[t, r] (+)= sum_c activations[t, c] * panel[r, c] + bias[r] for one panel and 1..8 tokens.
-// Every element sees its groups in column order with the same operations, whatever `tokens` is.
+// out[t, r] (+)= sum_c activations[t, c] * panel[r, c] + bias[r] for one panel and 1..kTileTokens
+// tokens. Every element sees its groups in column order with the same operations, whatever `tokens`
+// is.
 struct LinearTile {
   const std::byte* panel;
   std::int64_t cols;
@@ -184,6 +185,14 @@ struct CpuKernels {
                            const float* cos_sin);
   // out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
   void (*silu_gate)(const float* gate, const float* up, float* out, std::int64_t size);
+
+  // For benchmarks: run the table's fastest multiply for `rounds` rounds and return the operations
+  // done (a multiply and an add are two). Null where there is no such instruction.
+  std::int64_t (*peak_int8)(std::int64_t rounds);
+  std::int64_t (*peak_bf16)(std::int64_t rounds);
+  std::int64_t (*peak_f32)(std::int64_t rounds);
+  // Reads `bytes` (a multiple of 256) as fast as it can; returns something that depends on them.
+  std::uint64_t (*read_bytes)(const std::byte* data, std::int64_t bytes);
 };
 
 // Each table starts as a copy of the one before it and replaces what it can do better.

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "backends/cpu/unpack.h"
 #include "tensor/float_formats.h"
 #include "tensor/weight_view.h"
 
@@ -73,6 +74,24 @@ struct RandomWeights {
   }
   void put_u16(std::size_t at, std::uint16_t bits) { std::memcpy(&bytes[at], &bits, 2); }
 };
+
+// w = scale * code + min.
+struct Affine {
+  float scale;
+  float min;
+};
+
+inline Affine affine(const UnpackedBlock& block, PanelTraits traits, int group) {
+  const auto g = static_cast<std::size_t>(group);
+  switch (traits.scale) {
+    case ScaleKind::kF32: return {block.scale_f32[g], 0.0F};
+    case ScaleKind::kF16:
+      return {f16_to_f32(block.scale_f16), traits.has_min ? f16_to_f32(block.min_f16) : 0.0F};
+    case ScaleKind::kSuper: break;
+  }
+  return {f16_to_f32(block.super_scale_f16) * block.scale_steps[g],
+          traits.has_min ? f16_to_f32(block.super_min_f16) * block.min_steps[g] : 0.0F};
+}
 
 // N(0, 1).
 inline std::vector<float> random_floats(std::int64_t count, unsigned seed) {

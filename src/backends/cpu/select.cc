@@ -1,9 +1,28 @@
 #include "backends/cpu/select.h"
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace kun {
 
 std::vector<const CpuKernels*> supported_kernels() {
-  return {&reference_kernels()};
+  std::vector<const CpuKernels*> tables{&reference_kernels()};
+#if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+                    __builtin_cpu_supports("f16c") != 0;
+  const bool avx512 =
+      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+      __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+      __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
+  if (avx2) tables.push_back(&avx2_kernels());
+  if (avx2 && avx512) tables.push_back(&avx512_kernels());
+#elif defined(__aarch64__)
+  tables.push_back(&neon_kernels());
+  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) tables.push_back(&neon_dot_kernels());
+#endif
+  return tables;
 }
 
 }  // namespace kun

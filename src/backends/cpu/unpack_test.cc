@@ -9,23 +9,6 @@
 namespace kun {
 namespace {
 
-struct Affine {
-  float scale;
-  float min;
-};
-
-Affine affine(const UnpackedBlock& block, PanelTraits traits, int group) {
-  const auto g = static_cast<std::size_t>(group);
-  switch (traits.scale) {
-    case ScaleKind::kF32: return {block.scale_f32[g], 0.0F};
-    case ScaleKind::kF16:
-      return {f16_to_f32(block.scale_f16), traits.has_min ? f16_to_f32(block.min_f16) : 0.0F};
-    case ScaleKind::kSuper: break;
-  }
-  return {f16_to_f32(block.super_scale_f16) * block.scale_steps[g],
-          traits.has_min ? f16_to_f32(block.super_min_f16) * block.min_steps[g] : 0.0F};
-}
-
 class Unpack : public testing::TestWithParam<WeightFormat> {};
 
 // Scales and mins are exact in float; what differs from the dequantizer is at most the rounding of

@@ -1,5 +1,6 @@
 // Operations on one row at a time, in plain C++ with double sums, and the reference table itself.
 #include <cmath>
+#include <cstring>
 
 #include "backends/cpu/reference/reference.h"
 
@@ -44,6 +45,16 @@ void silu_gate(const float* gate, const float* up, float* out, std::int64_t size
   for (std::int64_t i = 0; i < size; ++i) out[i] = gate[i] / (1.0F + std::exp(-gate[i])) * up[i];
 }
 
+std::uint64_t read_bytes(const std::byte* data, std::int64_t bytes) {
+  std::uint64_t sum = 0;
+  for (std::int64_t i = 0; i < bytes; i += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, data + i, 8);
+    sum += word;
+  }
+  return sum;
+}
+
 }  // namespace
 
 void add_reference_rows(CpuKernels* table) {
@@ -51,6 +62,7 @@ void add_reference_rows(CpuKernels* table) {
   table->rope_half = rope_half;
   table->rope_interleaved = rope_interleaved;
   table->silu_gate = silu_gate;
+  table->read_bytes = read_bytes;
 }
 
 const CpuKernels& reference_kernels() {
