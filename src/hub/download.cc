@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "hub/digest.h"
-#include "hub/http_get.h"
+#include "hub/http_fetch.h"
 
 namespace kun {
 namespace {
@@ -119,13 +119,13 @@ class Attempt {
   }
 
   Status fetch() {
-    const HttpGet request = {.url = download_.url,
-                             .token = download_.token,
-                             .first_byte = bytes_,
-                             .connect_seconds = options_.connect_seconds,
-                             .stall_seconds = options_.stall_seconds};
+    const HttpFetch request = {.url = download_.url,
+                               .token = download_.token,
+                               .first_byte = bytes_,
+                               .connect_seconds = options_.connect_seconds,
+                               .stall_seconds = options_.stall_seconds};
     bool first_piece = true;
-    auto reply = http_get(request, [&](const HttpReply& head, std::string_view piece) -> Status {
+    auto reply = http_fetch(request, [&](const HttpReply& head, std::string_view piece) -> Status {
       if (first_piece) RETURN_IF_ERROR(begin(head));
       first_piece = false;
       return append(piece);

@@ -11,9 +11,10 @@
 #include <cstdlib>
 #include <thread>
 
+#include "base/kun_home.h"
 #include "hub/download.h"
 #include "hub/file_list.h"
-#include "hub/http_get.h"
+#include "hub/http_fetch.h"
 #include "hub/hub_paths.h"
 #include "hub/pull_record.h"
 
@@ -57,7 +58,7 @@ class Pull {
     if (options_.endpoint.empty()) options_.endpoint = kPublicEndpoint;
     while (options_.endpoint.ends_with('/')) options_.endpoint.pop_back();
     if (options_.token.empty()) options_.token = environment("HF_TOKEN");
-    if (options_.home.empty()) options_.home = default_home();
+    if (options_.home.empty()) options_.home = kun_home();
     folder_ = options_.home / "models" / name_;
   }
 
@@ -92,12 +93,12 @@ class Pull {
   // A small document; its next page goes to `next_url`. kNotFound for 401, 403 and 404.
   Result<std::string> get_text(const std::string& url, std::string& next_url) const {
     std::string text;
-    const HttpGet request = {.url = url,
-                             .token = options_.token,
-                             .first_byte = 0,
-                             .connect_seconds = options_.connect_seconds,
-                             .stall_seconds = options_.stall_seconds};
-    auto reply = http_get(request, [&](const HttpReply&, std::string_view piece) -> Status {
+    const HttpFetch request = {.url = url,
+                               .token = options_.token,
+                               .first_byte = 0,
+                               .connect_seconds = options_.connect_seconds,
+                               .stall_seconds = options_.stall_seconds};
+    auto reply = http_fetch(request, [&](const HttpReply&, std::string_view piece) -> Status {
       if (piece.size() > kListBytesMax - text.size()) {
         return data_loss("the hub's list of files is too long");
       }

@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 namespace kun {
 namespace {
 
@@ -82,12 +80,6 @@ std::string url_encode(std::string_view text, bool keep_slashes) {
     }
   }
   return encoded;
-}
-
-std::filesystem::path default_home() {
-  if (const char* home = std::getenv("KUN_HOME"); home != nullptr && *home != '\0') return home;
-  const char* user = std::getenv("HOME");
-  return std::filesystem::path(user != nullptr ? user : ".") / ".cache" / "kun";
 }
 
 }  // namespace kun

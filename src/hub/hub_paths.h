@@ -1,8 +1,7 @@
-// Which names and paths of a hub are acceptable, and where a model lies on this machine. Names
+// Which names and paths of a hub are acceptable. Names
 // come from the command line and paths from a server: neither may lead out of the model's folder.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -21,8 +20,5 @@ Status check_file_path(std::string_view path);
 
 // Percent-encodes everything but unreserved characters and, if told so, "/".
 std::string url_encode(std::string_view text, bool keep_slashes);
-
-// $KUN_HOME, or ~/.cache/kun.
-std::filesystem::path default_home();
 
 }  // namespace kun

@@ -1,5 +1,5 @@
-// The one HTTP client of the program: GET with redirects, ranges and limits. libcurl stays in the
-// .cc file.
+// The one HTTP client of the program: requests with redirects, ranges and limits. libcurl stays in
+// the .cc file.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,11 @@
 
 namespace kun {
 
-struct HttpGet {
+struct HttpFetch {
   std::string url;
   std::string token;             // sent to the url's own host only; empty: none
   std::uint64_t first_byte = 0;  // > 0 asks for the rest from there
+  std::string json_body;         // not empty: POST it
   double connect_seconds = 20.0;
   double stall_seconds = 60.0;
 };
@@ -33,6 +34,6 @@ using HttpSink = std::function<Status(const HttpReply& reply, std::string_view p
 
 // Any status the server answered with is a success here. kUnavailable: the connection failed or
 // broke off; trying again may help.
-Result<HttpReply> http_get(const HttpGet& request, const HttpSink& sink);
+Result<HttpReply> http_fetch(const HttpFetch& request, const HttpSink& sink);
 
 }  // namespace kun

@@ -1,5 +1,5 @@
 // libcurl, told to follow few redirects and only to safe schemes, and to give up on silence.
-#include "hub/http_get.h"
+#include "hub/http_fetch.h"
 
 #include <curl/curl.h>
 #include <fmt/format.h>
@@ -91,7 +91,7 @@ std::size_t on_body(char* data, std::size_t size, std::size_t count, void* conte
   return transfer.sink_status.ok() ? size * count : CURL_WRITEFUNC_ERROR;
 }
 
-void set_options(CURL* handle, const HttpGet& request, Transfer& transfer, char* error_text) {
+void set_options(CURL* handle, const HttpFetch& request, Transfer& transfer, char* error_text) {
   curl_easy_setopt(handle, CURLOPT_URL, request.url.c_str());
   curl_easy_setopt(handle, CURLOPT_ERRORBUFFER, error_text);
   curl_easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
@@ -115,6 +115,11 @@ void set_options(CURL* handle, const HttpGet& request, Transfer& transfer, char*
     const std::string range = fmt::format("{}-", request.first_byte);
     curl_easy_setopt(handle, CURLOPT_RANGE, range.c_str());
   }
+  if (!request.json_body.empty()) {
+    curl_easy_setopt(handle, CURLOPT_POSTFIELDSIZE_LARGE,
+                     static_cast<curl_off_t>(request.json_body.size()));
+    curl_easy_setopt(handle, CURLOPT_POSTFIELDS, request.json_body.c_str());
+  }
   if (!request.token.empty()) {
     // libcurl sends it to the first host only, unless told otherwise.
     curl_easy_setopt(handle, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BEARER));
@@ -124,7 +129,7 @@ void set_options(CURL* handle, const HttpGet& request, Transfer& transfer, char*
 
 }  // namespace
 
-Result<HttpReply> http_get(const HttpGet& request, const HttpSink& sink) {
+Result<HttpReply> http_fetch(const HttpFetch& request, const HttpSink& sink) {
   static std::once_flag once;
   std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
   const std::unique_ptr<CURL, CurlDeleter> handle(curl_easy_init());
@@ -132,6 +137,11 @@ Result<HttpReply> http_get(const HttpGet& request, const HttpSink& sink) {
   Transfer transfer = {.handle = handle.get(), .sink = &sink, .reply = {}, .sink_status = {}};
   char error_text[CURL_ERROR_SIZE] = {};
   set_options(handle.get(), request, transfer, error_text);
+  std::unique_ptr<curl_slist, CurlDeleter> headers;
+  if (!request.json_body.empty()) {
+    headers.reset(curl_slist_append(nullptr, "Content-Type: application/json"));
+    curl_easy_setopt(handle.get(), CURLOPT_HTTPHEADER, headers.get());
+  }
   const CURLcode code = curl_easy_perform(handle.get());
   if (!transfer.sink_status.ok()) return transfer.sink_status;
   long status = 0;
@@ -139,7 +149,7 @@ Result<HttpReply> http_get(const HttpGet& request, const HttpSink& sink) {
   transfer.reply.status = static_cast<int>(status);
   if (code == CURLE_OK) return transfer.reply;
   const char* text = error_text[0] != '\0' ? error_text : curl_easy_strerror(code);
-  const std::string message = fmt::format("GET {} failed: {}", request.url, text);
+  const std::string message = fmt::format("{} failed: {}", request.url, text);
   const bool hopeless = code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_URL_MALFORMAT ||
                         code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_PEER_FAILED_VERIFICATION;
   return hopeless ? invalid_argument(message) : unavailable(message);
