@@ -15,7 +15,7 @@ struct HttpFetch {
   std::string url;
   std::string token;             // sent to the url's own host only; empty: none
   std::uint64_t first_byte = 0;  // > 0 asks for the rest from there
-  std::string json_body;         // not empty: POST it
+  std::string json_body{};       // not empty: POST it
   double connect_seconds = 20.0;
   double stall_seconds = 60.0;
 };
