@@ -24,8 +24,8 @@ using ModelFactory = Result<std::unique_ptr<const Model>> (*)(const Checkpoint& 
                                                               const ModelOptions& options);
 
 struct Architecture {
-  std::string_view name;      // config.json's architectures[0]
-  ModelFactory load;          // nullptr: known, and not supported yet
+  std::string_view name;  // config.json's architectures[0]
+  ModelFactory load;      // nullptr: known, and not supported yet
 };
 
 std::span<const Architecture> architectures();

@@ -70,7 +70,8 @@ main() {
   node=$(node_client)
   start_server
   "$python" "$here/test_openai.py" 2>&1 | tee "$work/python.log" || true
-  line=$(grep -E '^python: [0-9]+ passed, [0-9]+ failed$' "$work/python.log") || line="python: 0 passed, 1 failed"
+  line=$(grep -E '^python: [0-9]+ passed, [0-9]+ failed$' "$work/python.log") ||
+    line="python: 0 passed, 1 failed"
   read -r _ p _ f _ <<<"${line//,/}"
   passed=$((passed + p)) failed=$((failed + f))
   node --test --test-reporter=tap "$node" 2>&1 | tee "$work/node.log" || true

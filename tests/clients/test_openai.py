@@ -255,7 +255,8 @@ class Survival(unittest.TestCase):
     def test_prompts_do_not_stall_running_streams(self):
         quiet = self.gaps(0)
         busy = self.gaps(4)
-        self.assertLess(busy, 3 * quiet, f"p99 gap {busy:.4f} s with prompts, {quiet:.4f} s without")
+        self.assertLess(busy, 3 * quiet,
+                        f"p99 gap {busy:.4f} s with prompts, {quiet:.4f} s without")
 
     def gaps(self, prompt_count):
         """The p99 gap between the tokens of one stream while long prompts arrive."""
