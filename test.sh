@@ -28,7 +28,7 @@ run_ctest() {
   local report="$build/ctest.xml" counts
   local -a selection=()
   say "test programs"
-  $fast && selection+=(-L '^(unit|conformance|server)$')
+  $fast && selection+=(-L '^(unit|conformance|server|fuzz)$')
   [[ -n $filter ]] && selection+=(-R "$filter")
   rm -f "$report"
   ctest --test-dir "$build" -j "$(nproc)" --output-on-failure --no-tests=ignore --progress \

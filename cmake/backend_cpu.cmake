@@ -19,7 +19,8 @@ function(add_isa name)
   target_include_directories(cpu_${name} PRIVATE src)
   # GCC 12 warns inside its own immintrin.h, and miscompiles u8 - 128 dot products when it
   # vectorizes them for VNNI: kernels vectorize by hand.
-  target_compile_options(cpu_${name} PRIVATE ${ARGN} -O3 -fno-exceptions -fno-tree-vectorize -ffp-contract=off
+  target_compile_options(cpu_${name} PRIVATE ${ARGN} -O3 -fno-exceptions -fno-tree-vectorize
+                         -ffp-contract=off
                          "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized>")
   target_sources(backend_cpu PRIVATE $<TARGET_OBJECTS:cpu_${name}>)
 endfunction()

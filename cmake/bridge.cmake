@@ -5,7 +5,9 @@ if(NOT CARGO)
   message(FATAL_ERROR "cargo was not found: install cargo-web (Debian 12) or cargo 1.87 or newer")
 endif()
 
-set(bridge_target_dir ${CMAKE_BINARY_DIR}/bridge)
+# Build folders may share it: what cargo makes depends on the target alone, not on C++ flags.
+set(KUN_BRIDGE_FOLDER ${CMAKE_BINARY_DIR}/bridge CACHE PATH "where cargo builds")
+set(bridge_target_dir ${KUN_BRIDGE_FOLDER})
 set(bridge_profile_dir ${bridge_target_dir}/release)
 set(bridge_arguments build --release --locked --quiet --lib
                      --manifest-path ${CMAKE_SOURCE_DIR}/bridge/Cargo.toml

@@ -12,14 +12,17 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 find_package(prometheus-cpp REQUIRED COMPONENTS core)
+find_package(ZLIB REQUIRED)
 find_package(CURL 7.76 REQUIRED)
+pkg_check_modules(YAML_CPP REQUIRED IMPORTED_TARGET yaml-cpp)
 include(cmake/bridge.cmake)
 
 set(base_externals fmt::fmt spdlog::spdlog)
-set(text_externals PkgConfig::PCRE2 PkgConfig::UTF8PROC bridge)
+set(text_externals PkgConfig::PCRE2 PkgConfig::UTF8PROC bridge simdjson::simdjson)
 set(hub_externals CURL::libcurl OpenSSL::Crypto simdjson::simdjson)
 set(checkpoint_externals simdjson::simdjson)
 set(runtime_externals simdjson::simdjson)
+set(runtime_test_externals ZLIB::ZLIB)
 set(server_externals Boost::headers Boost::json OpenSSL::SSL OpenSSL::Crypto prometheus-cpp::core)
 
 # Headers of other people do not have to pass our warnings.

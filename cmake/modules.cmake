@@ -21,6 +21,7 @@ foreach(layer IN LISTS layers)
   target_link_libraries(${module} ${scope} ${uses} Threads::Threads)
 endforeach()
 
-# The reference dequantizers reproduce ggml bit for bit: no fused multiply-add may change a rounding.
+# The reference dequantizers reproduce ggml bit for bit: no fused multiply-add may change a
+# rounding.
 set_source_files_properties(src/tensor/dequantize.cc PROPERTIES COMPILE_OPTIONS
                                                                 "-ffp-contract=off")

@@ -33,7 +33,8 @@ endfunction()
 
 foreach(module IN LISTS modules)
   file(GLOB tests CONFIGURE_DEPENDS src/${module}/*_test.cc)
-  add_test_program(${module}_tests TIER unit SOURCES ${tests} LINK ${module} ${${module}_externals})
+  add_test_program(${module}_tests TIER unit SOURCES ${tests} LINK ${module} ${${module}_externals}
+                   ${${module}_test_externals})
 endforeach()
 
 file(GLOB tests CONFIGURE_DEPENDS src/backends/cpu/*_test.cc)

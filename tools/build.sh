@@ -4,6 +4,7 @@
 # is not given with -D stays as the folder was configured before.
 #
 # usage: tools/build.sh FOLDER [-DNAME=VALUE]... [TARGET]...     (no target: everything)
+#        tools/build.sh FOLDER [-DNAME=VALUE]... --configure     (build nothing)
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -11,10 +12,11 @@ readonly root
 
 folder=$1
 shift
-definitions=() targets=()
+definitions=() targets=() configure_only=false
 for argument in "$@"; do
   case "$argument" in
     -D*) definitions+=("$argument") ;;
+    --configure) configure_only=true ;;
     *) targets+=("$argument") ;;
   esac
 done
@@ -45,6 +47,11 @@ is_configured() {
 # Once configured, CMake runs again by itself when a CMake file or the list of sources changed.
 if ! is_configured ${definitions[0]:+"${definitions[@]}"}; then
   cmake -S "$root" -B "$folder" -G Ninja ${definitions[0]:+"${definitions[@]}"} >&2
+fi
+
+if $configure_only; then
+  cmake --build "$folder" --target build.ninja >&2
+  exit
 fi
 
 # Leave each compiler 1.5 GB of memory: the server's templates need it.

@@ -14,7 +14,7 @@ namespace {
 
 struct Arguments {
   ModelArguments model;
-  GenerationArguments generation{.tokens_max = 2048};
+  GenerationArguments generation;
   std::string system;
 };
 
@@ -70,6 +70,7 @@ Status run(const Arguments& arguments) {
 void add_chat_command(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand("chat", "A conversation in the terminal");
   auto arguments = std::make_shared<Arguments>();
+  arguments->generation.tokens_max = 2048;
   add_model_arguments(*command, arguments->model);
   command->add_option("--system", arguments->system, "system message");
   add_generation_arguments(*command, arguments->generation);

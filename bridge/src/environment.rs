@@ -7,7 +7,8 @@ use minijinja::value::{from_args, Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 
 use crate::dumps::{dumps, Style};
-use crate::{json, python};
+use crate::sentry::Known;
+use crate::{json, python, sentry};
 
 /// A macro call costs 4 of these, so macros may nest 50 deep.
 const RECURSION_MAX: usize = 200;
@@ -30,7 +31,7 @@ fn tojson(state: &State, value: &Value, arguments: Rest<ValueOrKwargs>) -> Resul
 fn from_json(state: &State, text: &str) -> Result<Value, Error> {
     state.consume_fuel(text.len() as u64 / 16)?;
     let parsed = json::parse(text, "the argument of from_json").map_err(invalid)?;
-    json::to_value(&parsed).map_err(invalid)
+    json::to_value(&parsed, &mut Known::default()).map_err(invalid)
 }
 
 fn trim(text: &str, characters: Option<&str>) -> String {
@@ -50,7 +51,7 @@ fn is_sequence(value: &Value) -> bool {
     matches!(value.kind(), String | Seq | Map | Undefined)
 }
 
-fn syntax() -> SyntaxConfig {
+pub fn syntax() -> SyntaxConfig {
     SyntaxConfig::builder()
         .trim_blocks(true)
         .lstrip_blocks(true)
@@ -61,7 +62,6 @@ fn syntax() -> SyntaxConfig {
 
 pub fn make(steps_max: u64) -> Environment<'static> {
     let mut environment = Environment::new();
-    environment.set_syntax(syntax());
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_recursion_limit(RECURSION_MAX);
@@ -73,5 +73,6 @@ pub fn make(steps_max: u64) -> Environment<'static> {
     environment.add_filter("trim", trim);
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", is_sequence);
+    sentry::install(&mut environment);
     environment
 }

@@ -4,6 +4,8 @@
 use minijinja::Value;
 use serde_json::{Number, Value as Json};
 
+use crate::sentry::Known;
+
 pub fn parse(text: &str, what: &str) -> Result<Json, String> {
     serde_json::from_str(text).map_err(|e| format!("{what} is not valid JSON: {e}"))
 }
@@ -26,22 +28,28 @@ fn number(number: &Number) -> Result<Value, String> {
     }
 }
 
-pub fn to_value(json: &Json) -> Result<Value, String> {
-    Ok(match json {
+/// `known` learns every container on the way up.
+pub fn to_value(json: &Json, known: &mut Known) -> Result<Value, String> {
+    let value = match json {
         Json::Null => Value::from(()),
         Json::Bool(value) => Value::from(*value),
         Json::Number(value) => number(value)?,
         Json::String(value) => Value::from(value.as_str()),
         Json::Array(items) => {
-            let items: Result<Vec<Value>, String> = items.iter().map(to_value).collect();
+            let items: Result<Vec<Value>, String> =
+                items.iter().map(|item| to_value(item, known)).collect();
             Value::from(items?)
         }
         Json::Object(map) => {
             let pairs: Result<Vec<(Value, Value)>, String> = map
                 .iter()
-                .map(|(key, value)| Ok((Value::from(key.as_str()), to_value(value)?)))
+                .map(|(key, value)| Ok((Value::from(key.as_str()), to_value(value, known)?)))
                 .collect();
             Value::from_pairs(pairs?)
         }
-    })
+    };
+    if value.as_object().is_some() {
+        known.add(&value).map_err(|e| e.to_string())?;
+    }
+    Ok(value)
 }

@@ -3,11 +3,13 @@
 
 mod dumps;
 mod environment;
-mod generation;
 mod json;
 mod messages;
 mod probe;
 mod python;
+mod rewrite;
+mod sentry;
+mod source;
 mod template;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};

@@ -7,7 +7,10 @@ use minijinja::value::{from_args, Kwargs, Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
+use crate::sentry;
+
 const FORMAT_BYTES_MAX: usize = 256;
+const FORMAT_DIGITS_MAX: u32 = 4;
 const TIME_BYTES_MAX: usize = 1024;
 
 fn invalid(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -25,6 +28,7 @@ pub fn call_method(
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
+    charge(state, value, method, args)?;
     let own = match value.kind() {
         ValueKind::String => string_method(value.as_str().unwrap_or_default(), method, args)?,
         ValueKind::Map | ValueKind::Seq if method == "copy" => Some(value.clone()),
@@ -35,6 +39,39 @@ pub fn call_method(
         Some(result) => Ok(result),
         None => pycompat::unknown_method_callback(state, value, method, args),
     }
+}
+
+/// Methods read all of a string; `format` can write its arguments many times over, and two list
+/// methods compare.
+fn charge(state: &State, value: &Value, method: &str, args: &[Value]) -> Result<(), Error> {
+    match (value.as_str(), method) {
+        (Some(text), "format") => charge_format(state, text, args),
+        (Some(_), _) => sentry::charge_for(state, value, 1),
+        (None, "count" | "index") if value.kind() == ValueKind::Seq => {
+            sentry::charge_for(state, value, 1)
+        }
+        (None, "get") => args
+            .first()
+            .map_or(Ok(()), |key| sentry::charge_for(state, key, 1)),
+        _ => Ok(()),
+    }
+}
+
+fn charge_format(state: &State, format: &str, args: &[Value]) -> Result<(), Error> {
+    let mut digits = 0;
+    for c in format.chars() {
+        digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
+        if digits > FORMAT_DIGITS_MAX {
+            return Err(invalid("str.format: a width is too large"));
+        }
+    }
+    let fields = format.matches('{').count();
+    let width_max = 10usize.pow(FORMAT_DIGITS_MAX);
+    state.consume_fuel(fields.saturating_mul(width_max / 64 + 1) as u64)?;
+    for arg in args {
+        sentry::charge_for(state, arg, fields)?;
+    }
+    Ok(())
 }
 
 fn list_index(list: &Value, args: &[Value]) -> Result<Value, Error> {

@@ -1,16 +1,22 @@
 //! A compiled chat template and its rendering: JSON in, text out, both bounded.
 
-use std::io;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::machinery::{self, CompiledTemplate, Instructions, TemplateConfig};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use serde_json::Value as Json;
 
 use crate::messages::{self, Wants};
-use crate::{environment, generation, json, probe, python};
+use crate::sentry::{Known, KNOWN};
+use crate::{environment, json, probe, python, rewrite, source};
 
 const NAME: &str = "chat_template";
 /// Longer than any template in use by two orders of magnitude (the longest seen has 30 KB).
 const SOURCE_BYTES_MAX: usize = 4 << 20;
+
+/// The longest probe of the templates in use takes about 3,000.
+const PROBE_STEPS_MAX: u64 = 200_000;
 
 pub enum Failure {
     Refused(String),
@@ -33,33 +39,14 @@ pub struct Input<'a> {
 }
 
 pub struct Template {
+    // Borrows from `_source`, so it is declared, and dropped, first.
+    instructions: Instructions<'static>,
+    _source: Arc<str>,
     environment: Environment<'static>,
     limits: Limits,
     bos_token: String,
     eos_token: String,
     wants: Wants,
-}
-
-/// Collects output up to a size, then fails.
-struct BoundedOutput {
-    bytes: Vec<u8>,
-    bytes_max: usize,
-    overflowed: bool,
-}
-
-impl io::Write for BoundedOutput {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        if data.len() > self.bytes_max - self.bytes.len() {
-            self.overflowed = true;
-            return Err(io::Error::other("the output limit was reached"));
-        }
-        self.bytes.extend_from_slice(data);
-        Ok(data.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// "what went wrong (line 3)", with the innermost cause's text.
@@ -72,6 +59,11 @@ fn describe(error: &Error) -> String {
         Some(line) => format!("{text} (line {line})"),
         None => text,
     }
+}
+
+/// Other names could not be looked up, except by the sentry, whose functions they could hide.
+fn is_identifier(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_')
 }
 
 impl Template {
@@ -87,18 +79,28 @@ impl Template {
                 source.len()
             )));
         }
-        let mut environment = environment::make(limits.steps_max);
-        environment
-            .add_template_owned(NAME, generation::rewrite(source).into_owned())
+        let text: Arc<str> = source::prepare(source).map_err(Failure::Refused)?.into();
+        // SAFETY: an Arc's bytes do not move, nobody has them mutably, and the Template keeps this
+        // one until after its instructions are gone.
+        let borrowed: &'static str = unsafe { &*std::ptr::from_ref::<str>(&text) };
+        let config = TemplateConfig {
+            syntax_config: environment::syntax(),
+            default_auto_escape: Arc::new(|_| AutoEscape::None),
+        };
+        let compiled = CompiledTemplate::new(NAME, borrowed, &config)
             .map_err(|e| Failure::Refused(describe(&e)))?;
         let mut template = Template {
-            environment,
+            instructions: rewrite::rewrite(&compiled.instructions)
+                .map_err(|e| Failure::Refused(describe(&e)))?,
+            _source: text,
+            environment: environment::make(limits.steps_max.min(PROBE_STEPS_MAX)),
             limits,
             bos_token: bos_token.to_string(),
             eos_token: eos_token.to_string(),
             wants: Wants::default(),
         };
         template.wants = probe::probe(&template);
+        template.environment.set_fuel(Some(limits.steps_max));
         Ok(template)
     }
 
@@ -135,6 +137,7 @@ impl Template {
         input: &Input,
     ) -> Result<Value, String> {
         let now = input.now;
+        let mut known = Known::default();
         let strftime = Value::from_function(move |format: String| python::strftime(&format, now));
         let mut variables: Vec<(&str, Value)> = vec![
             ("strftime_now", strftime),
@@ -146,17 +149,21 @@ impl Template {
             if ["messages", "tools", "add_generation_prompt"].contains(&name.as_str()) {
                 return Err(format!("the extra variables may not set {name}"));
             }
-            variables.push((name.as_str(), json::to_value(value)?));
+            if !is_identifier(name) {
+                return Err(format!("{name:.40} is no name for a variable"));
+            }
+            variables.push((name.as_str(), json::to_value(value, &mut known)?));
         }
         // An empty list of tools is none, as for Hugging Face's callers.
         let no_tools = tools.as_array().is_some_and(|list| list.is_empty());
         let tools = if no_tools { &Json::Null } else { tools };
-        variables.push(("messages", json::to_value(messages)?));
-        variables.push(("tools", json::to_value(tools)?));
+        variables.push(("messages", json::to_value(messages, &mut known)?));
+        variables.push(("tools", json::to_value(tools, &mut known)?));
         variables.push((
             "add_generation_prompt",
             Value::from(input.add_generation_prompt),
         ));
+        variables.push((KNOWN, Value::from_object(known)));
         Ok(Value::from_pairs(variables))
     }
 
@@ -170,23 +177,25 @@ impl Template {
         let variables = self
             .variables(messages, tools, extra, input)
             .map_err(Failure::Refused)?;
-        let mut output = BoundedOutput {
-            bytes: Vec::new(),
-            bytes_max: self.limits.output_bytes_max,
-            overflowed: false,
-        };
-        let result = self.environment.get_template(NAME).and_then(|template| {
-            template
-                .render_captured_to(variables, &mut output)
-                .map(drop)
-        });
+        let mut output = String::new();
+        let result = machinery::eval(
+            &self.environment,
+            &self.instructions,
+            variables,
+            &BTreeMap::new(),
+            &mut machinery::make_string_output(&mut output),
+            AutoEscape::None,
+        )
+        .map(drop);
+        // While it grows the output is bounded by the steps, of which 64 bytes cost one.
         match result {
-            Ok(()) => String::from_utf8(output.bytes)
-                .map_err(|_| Failure::Refused("the output is not UTF-8".into())),
-            Err(_) if output.overflowed => Err(Failure::Exhausted(format!(
-                "the output passed its limit of {} bytes",
-                self.limits.output_bytes_max
-            ))),
+            Ok(()) if output.len() > self.limits.output_bytes_max => {
+                Err(Failure::Exhausted(format!(
+                    "the output passed its limit of {} bytes",
+                    self.limits.output_bytes_max
+                )))
+            }
+            Ok(()) => Ok(output),
             Err(error) if error.kind() == ErrorKind::OutOfFuel => Err(Failure::Exhausted(format!(
                 "the work passed its limit of {} steps",
                 self.limits.steps_max

@@ -26,8 +26,8 @@ struct EngineOptions {
   // Monotonic; called by any thread. Empty: the machine's steady clock.
   std::function<Microseconds()> clock;
 
-  // Receives one line for every step, without its line end; called by the engine thread. Empty: no
-  // trace.
+  // Receives the lines of scheduler/plan_trace.h, a header and one for each step, without line
+  // ends; called by the engine thread. Empty: no trace.
   std::function<void(std::string_view)> plan_trace;
 };
 

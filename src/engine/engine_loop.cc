@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "scheduler/plan_trace.h"
 
 namespace kun {
 namespace {
@@ -167,6 +168,7 @@ void Engine::Loop::run() {
 }
 
 void Engine::Loop::serve() {
+  if (options_.plan_trace) options_.plan_trace(trace_header(options_.limits, options_.layout));
   while (receive()) {
     cancel_abandoned();
     forward_stops();
@@ -251,7 +253,9 @@ void Engine::Loop::step() {
     executor_->supply(scheduler_.sampling());
     result = executor_->wait();
     step_count_.fetch_add(1);
-    watch_.moved(options_.clock());
+    const Microseconds now = options_.clock();
+    watch_.moved(now);
+    if (options_.plan_trace) options_.plan_trace(trace_line(plan, result, now));
     if (!result.status.ok()) {
       LOG(kError, fmt::format("step {} failed: {}", plan.step, result.status.message()));
     }

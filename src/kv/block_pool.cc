@@ -1,3 +1,5 @@
+// The free list is linked through the entries themselves, so that every operation is constant time
+// and none but the label index allocates.
 #include "kv/block_pool.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Hashing, and the walk along units. See the header for the idea.
 #include "kv/prefix_cache.h"
 
 #include <cstring>
@@ -22,19 +23,11 @@ int PrefixCache::match(std::span<const Token> tokens, PrefixChain& chain,
   int matched = 0;
   std::vector<std::vector<BlockRef>> found(pools_.size());
   while (std::ssize(tokens) >= matched + unit_) {
-    for (std::size_t g = 0; g < pools_.size(); ++g) {
-      const int first = matched / pools_[g].tokens_per_block();
-      const int last = (matched + unit_) / pools_[g].tokens_per_block();
-      found[g].clear();
-      for (int block = first; block < last; ++block) {
-        std::optional<BlockRef> hit = pools_[g].find(content(tokens, chain, g, block));
-        if (!hit) {
-          chain.published_count = matched;
-          return matched;
-        }
-        found[g].push_back(*std::move(hit));
-      }
+    bool all_found = true;
+    for (std::size_t g = 0; g < pools_.size() && all_found; ++g) {
+      all_found = find_unit(tokens, chain, g, matched, found[g]);
     }
+    if (!all_found) break;
     for (std::size_t g = 0; g < pools_.size(); ++g) {
       for (BlockRef& block : found[g]) tables[g].append(std::move(block));
     }
@@ -42,6 +35,19 @@ int PrefixCache::match(std::span<const Token> tokens, PrefixChain& chain,
   }
   chain.published_count = matched;
   return matched;
+}
+
+// Fills `found` with the group's blocks of the unit that begins at token `first`.
+bool PrefixCache::find_unit(std::span<const Token> tokens, PrefixChain& chain, std::size_t group,
+                            int first, std::vector<BlockRef>& found) {
+  const int length = pools_[group].tokens_per_block();
+  found.clear();
+  for (int block = first / length; block < (first + unit_) / length; ++block) {
+    std::optional<BlockRef> hit = pools_[group].find(content(tokens, chain, group, block));
+    if (!hit) return false;
+    found.push_back(*std::move(hit));
+  }
+  return true;
 }
 
 void PrefixCache::publish(std::span<const Token> tokens, PrefixChain& chain,

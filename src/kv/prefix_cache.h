@@ -42,6 +42,8 @@ class PrefixCache {
   int unit() const { return unit_; }
 
  private:
+  bool find_unit(std::span<const Token> tokens, PrefixChain& chain, std::size_t group, int first,
+                 std::vector<BlockRef>& found);
   BlockContent content(std::span<const Token> tokens, PrefixChain& chain, std::size_t group,
                        int block);
 

@@ -1,3 +1,4 @@
+// Plain words and rotations, straight from the specification; labels are no bottleneck.
 #include "kv/sip_hash.h"
 
 #include <bit>

@@ -15,7 +15,7 @@ namespace kun {
 
 struct ModelOptions {
   DType cache_dtype = DType::kBF16;
-  std::function<void(std::int64_t)> progress;  // hears the bytes of weights read so far
+  std::function<void(std::int64_t)> progress{};  // hears the bytes of weights read so far
 };
 
 // Requires: the checkpoint and the ops outlive the model.
@@ -24,8 +24,8 @@ using ModelFactory = Result<std::unique_ptr<const Model>> (*)(const Checkpoint& 
                                                               const ModelOptions& options);
 
 struct Architecture {
-  std::string_view name;      // config.json's architectures[0]
-  ModelFactory load;          // nullptr: known, and not supported yet
+  std::string_view name;  // config.json's architectures[0]
+  ModelFactory load;      // nullptr: known, and not supported yet
 };
 
 std::span<const Architecture> architectures();

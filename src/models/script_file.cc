@@ -270,7 +270,10 @@ class Parser {
 bool ScriptRule::fits(std::span<const Token> prompt) const {
   switch (match) {
     case PromptMatch::kAny: return true;
-    case PromptMatch::kContains: return !std::ranges::search(prompt, pattern).empty();
+    // clang 14 cannot compile the ranges' search and find_end of libstdc++ 12.
+    case PromptMatch::kContains:
+      return std::search(prompt.begin(), prompt.end(), pattern.begin(), pattern.end()) !=
+             prompt.end();
     case PromptMatch::kEnds:
       return prompt.size() >= pattern.size() &&
              std::ranges::equal(prompt.last(pattern.size()), pattern);
@@ -281,9 +284,10 @@ bool ScriptRule::fits(std::span<const Token> prompt) const {
 
 Script::Place Script::locate(std::span<const Token> text) const {
   if (!after.empty()) {
-    const auto last = std::ranges::find_end(text, after);
-    const auto prompt_size =
-        static_cast<std::size_t>((last.empty() ? text.end() : last.end()) - text.begin());
+    const auto last = std::find_end(text.begin(), text.end(), after.begin(), after.end());
+    const std::size_t prompt_size =
+        last == text.end() ? text.size()
+                           : static_cast<std::size_t>(last - text.begin()) + after.size();
     for (const ScriptRule& rule : rules) {
       if (!rule.fits(text.first(prompt_size))) continue;
       return {&rule, (text.size() - prompt_size) % rule.reply.size()};

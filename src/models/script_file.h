@@ -25,7 +25,7 @@
 // A model sees tokens, not where the prompt ends. With `after TOKENS` (the end of the chat
 // template's last turn, say) output starts behind the last place where TOKENS stand, exactly.
 // Without it, a text whose tail is the start of a rule's reply is taken as that reply in progress,
-// the longest such tail first; so a prompt must not end the way its reply begins. A reply starts
+// the longest such tail first; so a prompt must not end the way any reply begins. A reply starts
 // over when generation goes on behind its end.
 #pragma once
 

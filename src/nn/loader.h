@@ -16,8 +16,8 @@ class Loader {
       : weights_(&weights), prefix_(std::move(prefix)) {}
 
   Loader operator/(std::string_view name) const {
-    return Loader(*weights_, prefix_.empty() ? std::string(name)
-                                             : prefix_ + "." + std::string(name));
+    return Loader(*weights_,
+                  prefix_.empty() ? std::string(name) : prefix_ + "." + std::string(name));
   }
   Loader operator/(int index) const { return *this / std::string_view(std::to_string(index)); }
 

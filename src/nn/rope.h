@@ -15,7 +15,7 @@ struct RopeScaling {
 
   Kind kind = Kind::kNone;
   double factor = 1.0;
-  double original_context = 0.0;  // positions the model was first trained on
+  double original_context = 0.0;       // positions the model was first trained on
   double low_frequency_factor = 1.0;   // llama3
   double high_frequency_factor = 4.0;  // llama3
   double beta_fast = 32.0;             // yarn

@@ -49,12 +49,11 @@ TEST(Rope, Llama3ScalingSlowsOnlyLongWavelengths) {
 }
 
 TEST(Rope, YarnMatchesDeepSeekV3) {
-  const Rope rope({.width = 64,
-                   .theta = 10000.0,
-                   .layout = RopeLayout::kInterleaved,
-                   .scaling = {.kind = RopeScaling::Kind::kYarn,
-                               .factor = 40.0,
-                               .original_context = 4096.0}});
+  const Rope rope(
+      {.width = 64,
+       .theta = 10000.0,
+       .layout = RopeLayout::kInterleaved,
+       .scaling = {.kind = RopeScaling::Kind::kYarn, .factor = 40.0, .original_context = 4096.0}});
   expect_frequency(rope, 0, 1.0);
   expect_frequency(rope, 10, 0.0562341325);
   expect_frequency(rope, 11, 0.0390069266);
@@ -64,12 +63,11 @@ TEST(Rope, YarnMatchesDeepSeekV3) {
 }
 
 TEST(Rope, YarnMatchesQwen3Distill) {
-  const Rope rope({.width = 128,
-                   .theta = 1e6,
-                   .layout = RopeLayout::kHalf,
-                   .scaling = {.kind = RopeScaling::Kind::kYarn,
-                               .factor = 4.0,
-                               .original_context = 32768.0}});
+  const Rope rope(
+      {.width = 128,
+       .theta = 1e6,
+       .layout = RopeLayout::kHalf,
+       .scaling = {.kind = RopeScaling::Kind::kYarn, .factor = 4.0, .original_context = 32768.0}});
   expect_frequency(rope, 23, 0.00697830585);
   expect_frequency(rope, 24, 0.00537532149);
   expect_frequency(rope, 40, 4.44569853e-05);

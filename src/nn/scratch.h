@@ -29,8 +29,8 @@ class Scratch {
   Ops& ops_;
   std::shared_ptr<std::byte> arena_;
   std::int64_t arena_bytes_ = 0;
-  std::int64_t used_ = 0;      // of an arena large enough for everything
-  std::int64_t used_max_ = 0;  // since the last reset
+  std::int64_t used_ = 0;                             // of an arena large enough for everything
+  std::int64_t used_max_ = 0;                         // since the last reset
   std::vector<std::shared_ptr<std::byte>> overflow_;  // what the arena had no room for
 };
 

@@ -38,8 +38,9 @@ Result<std::unique_ptr<const Tokenizer>> load_tokenizer(const Checkpoint& checkp
     ASSIGN_OR_RETURN(TokenizerSpec spec, read_tokenizer_gguf(*checkpoint.gguf()));
     return make_tokenizer(std::move(spec));
   }
-  std::filesystem::path folder =
-      options.tokenizer_path.empty() ? checkpoint.path() : options.tokenizer_path;
+  std::filesystem::path folder = options.tokenizer_path.empty()
+                                     ? checkpoint.path()
+                                     : std::filesystem::path(options.tokenizer_path);
   if (std::filesystem::is_regular_file(folder, ignored)) folder = folder.parent_path();
   if (!std::filesystem::exists(folder / "tokenizer.json", ignored)) {
     if (options.tokenizer_path.empty()) return std::unique_ptr<const Tokenizer>();

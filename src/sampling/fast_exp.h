@@ -15,8 +15,9 @@ constexpr float kNegligibleExponent = -50.0F;
 inline float softmax_exp(float x) {
   // x = n ln 2 + r, |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer in the low bits.
   constexpr float kRound = 12582912.0F;
-  const bool negligible = !(x >= kNegligibleExponent);
-  const float safe = negligible ? 0.0F : x;
+  const std::uint32_t kept =
+      -static_cast<std::uint32_t>(x >= kNegligibleExponent);  // all bits or none
+  const float safe = std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & kept);
   const float shifted = safe * 1.44269504F + kRound;
   const float n = shifted - kRound;
   const float r = (safe - n * 0.693359375F) - n * -2.12194440e-4F;  // ln 2 in two parts (Cephes)
@@ -31,7 +32,7 @@ inline float softmax_exp(float x) {
   // The low bits of `shifted` hold n; 2^n is n in the exponent field.
   const std::uint32_t exponent = (std::bit_cast<std::uint32_t>(shifted) + 127U) << 23;
   const float result = p * std::bit_cast<float>(exponent);
-  return negligible ? 0.0F : result;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(result) & kept);
 }
 
 }  // namespace kun

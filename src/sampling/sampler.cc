@@ -1,6 +1,7 @@
 #include "sampling/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -211,32 +212,42 @@ double Sampler::sum_weights() {
 }
 
 void Sampler::keep(std::span<const float> logits, Cutoff cutoff) {
-  const auto last = static_cast<std::size_t>(cutoff.id);
-  for (std::size_t i = 0; i < weights_.size(); ++i) {
-    const bool kept = logits[i] > cutoff.value || (logits[i] == cutoff.value && i <= last);
-    weights_[i] = kept ? weights_[i] : 0.0F;
+  const std::size_t ties_end = static_cast<std::size_t>(cutoff.id) + 1;
+  for (std::size_t i = 0; i < ties_end; ++i) {
+    weights_[i] = logits[i] >= cutoff.value ? weights_[i] : 0.0F;
+  }
+  for (std::size_t i = ties_end; i < weights_.size(); ++i) {
+    weights_[i] = logits[i] > cutoff.value ? weights_[i] : 0.0F;
   }
 }
 
 // The last token of the smallest set of likeliest tokens that holds `mass_kept`; never empty.
 Sampler::Cutoff Sampler::nucleus(std::span<const float> logits, double mass_kept) {
-  // Almost always the nucleus lies among the tokens within e^-12 of the likeliest; only when their
-  // mass is too small are all tokens looked at.
-  for (const float weight_min : {6e-6F, 0.0F}) {
-    ids_.clear();
-    double mass = 0.0;
-    for (std::size_t i = 0; i < weights_.size(); ++i) {
-      if (weights_[i] <= weight_min) continue;
-      ids_.push_back(static_cast<Token>(i));
-      mass += double{weights_[i]};
-    }
-    if (mass >= mass_kept) break;
+  // Buckets by the leading bits of the weights, 8 to an octave, tell where the mass is reached, so
+  // that only the tokens of one bucket need an order.
+  constexpr int kShift = 20;
+  constexpr std::size_t kBucketCount = (std::bit_cast<std::uint32_t>(1.0F) >> kShift) + 2;
+  const auto bucket_of = [](float weight) {
+    return std::size_t{std::bit_cast<std::uint32_t>(weight) >> kShift};
+  };
+  std::array<double, kBucketCount> masses{};
+  for (const float weight : weights_) masses[bucket_of(weight)] += double{weight};
+  double passed = 0.0;
+  std::size_t bucket = 0;
+  for (std::size_t b = kBucketCount; b-- > 0;) {
+    if (masses[b] <= 0.0) continue;
+    if (bucket != 0) passed += masses[bucket];
+    bucket = b;
+    if (passed + masses[b] >= mass_kept) break;
+  }
+  ids_.clear();
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    if (bucket_of(weights_[i]) == bucket) ids_.push_back(static_cast<Token>(i));
   }
   // Bisects: partition around the middle, then go on in the half where the mass is reached.
   const LikelierFirst order{logits};
   auto begin = ids_.begin();
   auto end = ids_.end();
-  double passed = 0.0;
   while (end - begin > 1) {
     const auto middle = begin + (end - begin) / 2;
     std::nth_element(begin, middle, end, order);

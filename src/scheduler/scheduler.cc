@@ -39,7 +39,6 @@ Scheduler::Impl::Impl(const SchedulerLimits& limits, const KvLayout& layout)
     const std::int64_t held = std::int64_t{pool.block_count()} * pool.tokens_per_block();
     capacity_ = std::min(capacity_, held + 1);
   }
-  copied_.resize(pools_.size());
 }
 
 Status Scheduler::Impl::add(SequenceSpec spec) {
@@ -115,6 +114,7 @@ void Scheduler::Impl::visit_sequences(SequenceId id, const Visit& visit) {
 
 void Scheduler::Impl::cancel(SequenceId id) {
   visit_sequences(id, [](Sequence& sequence) { sequence.ended = true; });
+  std::erase_if(progress_, [id](const Progress& progress) { return progress.sequence == id; });
   sweep();
 }
 

@@ -22,7 +22,6 @@ std::vector<Scheduler::Progress> Scheduler::Impl::apply(const StepResult& result
   }
   planned_.clear();
   sampling_.rows.clear();
-  for (std::vector<BlockRef>& sources : copied_) sources.clear();
   remove_ended();
   for (SequencePtr& sequence : forks_) {
     const auto place = std::ranges::upper_bound(running_, sequence->key(), {}, &Sequence::key);

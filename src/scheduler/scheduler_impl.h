@@ -62,7 +62,7 @@ class Scheduler::Impl {
   void record_admission(Sequence& sequence);
   void add_slice(Sequence& sequence, int token_count);
   int missing_block_count(const Sequence& sequence, std::size_t group, int token_count) const;
-  int share_of(const Sequence& sequence) const;
+  int prompt_share(const Sequence& sequence) const;
 
   // scheduler_apply.cc
   bool usable(const StepResult& result) const;
@@ -92,9 +92,8 @@ class Scheduler::Impl {
   BatchPlan plan_;
   SamplingBatch sampling_;
   Budget budget_;
-  std::vector<Sequence*> planned_;             // [slice]
-  std::vector<PlanSlice> spare_slices_;        // of earlier steps: their vectors are used again
-  std::vector<std::vector<BlockRef>> copied_;  // [group]: sources of block_copies, until apply()
+  std::vector<Sequence*> planned_;       // [slice]
+  std::vector<PlanSlice> spare_slices_;  // of earlier steps: their vectors are used again
   std::vector<SequencePtr> forks_;
   std::vector<Progress> progress_;  // for the next apply() to tell
   Stats stats_;

@@ -47,8 +47,11 @@ void Scheduler::Impl::start_plan(Microseconds now) {
 // Readers in mid-sentence set the pace: beside them prompts get what fits into the target time.
 int Scheduler::Impl::prompt_budget(int decode_count) const {
   const int most = limits_.tokens_per_step_max;
-  if (limits_.step_time_target <= 0 || decode_count == 0 || !cost_.known()) return most;
-  const double count = cost_.tokens_within(limits_.step_time_target, decode_count);
+  const double target = limits_.step_time_target > 0
+                            ? static_cast<double>(limits_.step_time_target)
+                            : limits_.decode_slowdown_max * cost_.step_us(decode_count);
+  if (target <= 0.0 || decode_count == 0 || !cost_.known()) return most;
+  const double count = cost_.tokens_within(target, decode_count);
   return static_cast<int>(
       std::clamp(count, double(limits_.tokens_per_step_min), static_cast<double>(most)));
 }
@@ -59,9 +62,8 @@ bool Scheduler::Impl::waiting_is_next(std::size_t next) const {
   return waiting_.begin()->first.priority < running_[next]->request->priority;
 }
 
-// How many of its pending tokens a sequence may have in this step.
-int Scheduler::Impl::share_of(const Sequence& sequence) const {
-  if (sequence.decoding()) return 1;
+// How many of its pending tokens a sequence may have in this step, unless one was set aside.
+int Scheduler::Impl::prompt_share(const Sequence& sequence) const {
   const int room = std::min(budget_.prompt, budget_.total - budget_.decode_count);
   return std::min(sequence.pending_count(), std::max(room, 0));
 }
@@ -69,12 +71,14 @@ int Scheduler::Impl::share_of(const Sequence& sequence) const {
 // Gives running_[next] its next tokens. False when it had to give way itself.
 bool Scheduler::Impl::advance(std::size_t next) {
   Sequence& sequence = *running_[next];
-  const int count = share_of(sequence);
+  const bool decoding = sequence.decoding();
+  const int count = decoding ? 1 : prompt_share(sequence);
   if (count == 0) return true;
   if (!reserve(sequence, sequence.computed_count + count, 0, next + 1)) {
     preempt_last();
     return false;
   }
+  (decoding ? budget_.decode_count : budget_.prompt) -= count;
   add_slice(sequence, count);
   return true;
 }
@@ -97,13 +101,14 @@ bool Scheduler::Impl::admit(std::size_t next) {
   bool fits = might_fit(sequence, next);
   while (fits && budget_.slots < sequence.choice_count()) preempt_last();
   fits = fits && reserve(sequence, sequence.token_count(), spare, next);
-  const int count = share_of(sequence);
+  const int count = prompt_share(sequence);
   if (!fits || count == 0) {
     sequence.rewind();
     return false;
   }
   record_admission(sequence);
   budget_.slots -= sequence.choice_count();
+  budget_.prompt -= count;
   const auto place = running_.begin() + static_cast<std::ptrdiff_t>(next);
   running_.insert(place, std::move(waiting_.begin()->second));
   waiting_.erase(waiting_.begin());
@@ -159,23 +164,23 @@ int Scheduler::Impl::missing_block_count(const Sequence& sequence, std::size_t g
   return std::max((token_count + length - 1) / length - sequence.tables[group].size(), 0);
 }
 
-// Whether the block the sequence writes next still belongs to its sibling choices too. Those that
-// copied it in this step only hold it until the step ends, and do not count.
+// Whether the block the sequence writes next still belongs to its sibling choices too.
 bool Scheduler::Impl::must_copy(const Sequence& sequence, std::size_t group) const {
   const int length = pools_[group].tokens_per_block();
   if (sequence.computed_count % length == 0) return false;
   const BlockId id = sequence.tables[group].id(sequence.computed_count / length);
-  const int holders = pools_[group].holder_count(id);
-  return holders > 1 && holders - std::ranges::count(copied_[group], id, &BlockRef::id) > 1;
+  return pools_[group].holder_count(id) > 1;
 }
 
+// The source stays with the siblings, which come later in the order. Should all of them be
+// preempted in this plan, no copy follows that could have it as its target: whoever comes then is
+// new and writes it after the copies.
 void Scheduler::Impl::copy_partial_block(Sequence& sequence, std::size_t group) {
   const int index = sequence.computed_count / pools_[group].tokens_per_block();
   BlockRef block = *pools_[group].allocate();
   const BlockId to = block.id();
-  BlockRef from = sequence.tables[group].replace(index, std::move(block));
+  const BlockRef from = sequence.tables[group].replace(index, std::move(block));
   plan_.block_copies.push_back({.group = static_cast<int>(group), .from = from.id(), .to = to});
-  copied_[group].push_back(std::move(from));
 }
 
 // The last of the order has the least to lose: its blocks keep their labels, so often nothing.
@@ -204,11 +209,6 @@ void Scheduler::Impl::record_admission(Sequence& sequence) {
 
 void Scheduler::Impl::add_slice(Sequence& sequence, int token_count) {
   CHECK(token_count > 0 && token_count <= budget_.total);
-  if (sequence.decoding()) {
-    budget_.decode_count -= 1;
-  } else {
-    budget_.prompt -= token_count;
-  }
   budget_.total -= token_count;
   PlanSlice slice;
   if (!spare_slices_.empty()) {

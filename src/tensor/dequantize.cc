@@ -299,7 +299,7 @@ BlockFunction block_function(WeightFormat format) {
     case WeightFormat::kMXFP4: return mxfp4_block;
     case WeightFormat::kNVFP4: return nvfp4_block;
   }
-  CHECK(!"a weight format without a dequantizer");
+  CHECK(false);  // a weight format without a dequantizer
   return nullptr;
 }
 

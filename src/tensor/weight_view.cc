@@ -29,7 +29,7 @@ const FormatRow& row_of(WeightFormat format) {
   for (const FormatRow& row : kFormats) {
     if (row.format == format) return row;
   }
-  CHECK(!"a weight format without a row in the table");
+  CHECK(false);  // a weight format without a row in the table
   return kFormats[0];
 }
 

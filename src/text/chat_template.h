@@ -12,8 +12,10 @@
 namespace kun {
 
 // What bounds a rendering, since templates come with checkpoints and checkpoints come from anyone.
+// A step is one instruction or 64 bytes of data made, so steps bound memory too. A conversation of
+// 100 KB takes about 30,000.
 struct ChatTemplateLimits {
-  std::uint64_t steps_max = 10'000'000;
+  std::uint64_t steps_max = 4'000'000;
   std::size_t output_bytes_max = 64U << 20U;
 };
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "text/utf8.h"
@@ -67,7 +68,7 @@ void merge_spans(SplitBehavior behavior, std::vector<Span>& spans) {
         }
         previous = spans[i].is_match;
       }
-      merged.assign(merged.rbegin(), merged.rend());
+      std::reverse(merged.begin(), merged.end());
       break;
     case SplitBehavior::kContiguous:
       for (const Span& span : spans) {

@@ -20,7 +20,7 @@ namespace {
 constexpr std::uint32_t kMatchLimit = 10'000'000;  // backtracking steps from one starting point
 constexpr std::uint32_t kHeapLimitKib = 64U << 10U;
 constexpr std::size_t kJitStackMin = 32U << 10U;
-constexpr std::size_t kJitStackMax = 4U << 20U;
+constexpr std::size_t kJitStackMax = 16U << 20U;
 constexpr std::string_view kTrailingSpace = "\\s+$";
 
 bool is_white_space(char32_t c) {

@@ -260,7 +260,7 @@ Result<std::string> Translator::translate_class(int depth) {
   if (!done() && in_[at_] == ']') return refuse("an empty class");
   while (!done() && in_[at_] != ']') {
     if (looking_at("&&")) {
-      if (items.empty() || items.front() == '^') return refuse("a class starting with &&");
+      if (items.empty()) return refuse("a class starting with &&");
       close_operand();
       at_ += 2;
     } else {
@@ -317,7 +317,7 @@ Status Translator::nested_class(std::string& items, int depth) {
   if (set.front() != '[') return refuse("a nested intersection");
   const std::string_view inner = std::string_view(set).substr(1, set.size() - 2);
   if (inner.front() == '^' && !items.empty()) return refuse("a union with a negated class");
-  if (inner.front() == '^' && !done() && in_[at_] != ']') {
+  if (inner.front() == '^' && !done() && in_[at_] != ']' && !looking_at("&&")) {
     return refuse("a union with a negated class");
   }
   items += inner;

@@ -321,6 +321,20 @@ TEST(Engine, IsUnhealthyOnlyWhileNothingMovesAndWorkIsPending) {
   EXPECT_TRUE(house.engine().healthy());
 }
 
+TEST(Engine, TracesEveryStepWithoutTokens) {
+  std::vector<std::string> lines;
+  HouseOptions options;
+  options.engine.plan_trace = [&lines](std::string_view line) { lines.emplace_back(line); };
+  House house("prompt *\n emit \"abc\"\n", options);
+  EXPECT_EQ(house.answer(ask("Hi?")).text(), "abc");
+  house.tear_down();
+  ASSERT_EQ(lines.size(), 5U);
+  EXPECT_EQ(lines[0].find("{\"kun_trace\":1"), 0U);
+  for (std::size_t step = 1; step < lines.size(); ++step) {
+    EXPECT_EQ(lines[step].find("{\"step\":" + std::to_string(step)), 0U) << lines[step];
+  }
+}
+
 TEST(Engine, CountsItsWork) {
   House house("block 4\nprompt *\n emit \"abc\"\n");
   for (int i = 0; i < 3; ++i) EXPECT_EQ(house.answer(ask("0123456789")).text(), "abc");

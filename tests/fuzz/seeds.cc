@@ -31,7 +31,8 @@ void run(const std::string& seed, std::size_t size) {
   EXPECT_EQ(LLVMFuzzerTestOneInput(bytes.get(), size), 0);
 }
 
-TEST(FuzzSeeds, AreSurvivedWholeAndTruncated) {
+// KUN_FUZZER is the target's name: gguf_fuzz.
+TEST(KUN_FUZZER, SurvivesItsSeedsWholeAndTruncated) {
   const std::vector<std::string> seeds = read_seeds();
   ASSERT_FALSE(seeds.empty()) << "no seeds in " << KUN_SEEDS;
   for (const std::string& seed : seeds) {

@@ -1,0 +1,59 @@
+// The part of a request that chat and completions share: how to sample, when to stop, what to
+// send. Names and ranges are OpenAI's and, for what they lack, vLLM's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/generator.h"
+#include "plan/sampling_params.h"
+#include "server/request_json.h"
+#include "server/served_model.h"
+#include "server/server_limits.h"
+
+namespace kun {
+
+struct GenerationFields {
+  std::string model;  // as the client named it
+  SamplingParams sampling;
+  int choice_count = 1;
+  std::optional<int> max_tokens;
+  std::vector<std::string> stop;
+  std::vector<Token> stop_token_ids;
+  bool include_stop_str_in_output = false;
+  bool ignore_eos = false;
+  bool skip_special_tokens = true;
+  bool spaces_between_special_tokens = true;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage_stats = false;
+  bool return_token_ids = false;
+  int priority = 0;
+  std::string cache_salt;
+  std::string request_id;
+  std::optional<int> truncate_prompt_tokens;  // -1: to what fits
+};
+
+// Reads everything but max_tokens, logprobs and what carries the prompt. Problems are left in
+// `reader`. A model of another name is reported with status 404.
+GenerationFields read_generation_fields(FieldReader& reader, const ServedModel& model,
+                                        const ServerLimits& limits);
+
+// The `model` field: absent, or one of the served names.
+std::string read_model(FieldReader& reader, const ServedModel& model,
+                       std::optional<ApiError>& not_found);
+
+// Shortens `prompt` as asked and checks that it and the output fit the context; fills in the
+// output count that was left out (`default_max`, or what is left of the context).
+std::optional<ApiError> fit_context(const ServedModel& model, GenerationFields& fields,
+                                    std::optional<int> default_max,
+                                    std::string_view max_tokens_name, std::vector<Token>& prompt,
+                                    int& output_count_max);
+
+GenerateRequest make_generate_request(const ServedModel& model, const GenerationFields& fields,
+                                      std::vector<Token> prompt, int output_count_max);
+
+}  // namespace kun

@@ -1,0 +1,111 @@
+// One chat or completions request from its tokens to its last byte: starts the generations, turns
+// their events into text, and writes the answer, whole or as server-sent events. It runs in the
+// text pool, one piece at a time, whenever a stream has events or the client has taken what there
+// was; its exchange keeps it alive, and when the client goes away it lets go of the streams, which
+// cancels the generations.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "server/answer_format.h"
+#include "server/choice_text.h"
+#include "server/completion_usage.h"
+#include "server/exchange.h"
+#include "server/generation_fields.h"
+#include "server/server_context.h"
+
+namespace kun {
+
+// One prompt of a request. Its choices follow those of the prompt before it.
+struct JobPrompt {
+  std::vector<Token> tokens;
+  std::string echo;  // goes before the text of each choice
+  int output_count_max = 16;
+};
+
+class GenerationJob : public ExchangeListener, public std::enable_shared_from_this<GenerationJob> {
+ public:
+  struct Setup {
+    std::shared_ptr<const ServedModel> model;
+    GenerationFields fields;
+    std::vector<JobPrompt> prompts;
+    std::unique_ptr<const AnswerFormat> format;
+  };
+
+  // Starts the job; the exchange owns it from here on.
+  static void start(ServerContext& context, const std::shared_ptr<Exchange>& exchange, Setup setup);
+
+  GenerationJob(ServerContext& context, const std::shared_ptr<Exchange>& exchange, Setup setup);
+
+  void on_closed() override;
+  void on_drained() override;
+  void on_idle() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Choice {
+    explicit Choice(const ChoiceText::Options& options) : text(options) {}
+
+    ChoiceText text;
+    std::string answer;                // not sent yet
+    std::vector<SampledToken> tokens;  // not sent yet; only if somebody wants to see them
+    std::size_t text_offset = 0;       // characters before `tokens`
+    bool first = true;
+    bool ended = false;
+    FinishReason reason = FinishReason::kStop;
+    std::optional<Token> stop_token;
+    int output_count = 0;
+    Clock::time_point first_token;
+    Clock::time_point last_token;
+  };
+
+  void run();
+  void schedule();
+  void generate();
+  void pump();
+  bool take_event(std::size_t prompt, StreamEvent event);
+  void take_tokens(Choice& choice, const StreamEvent& event);
+  void end_choice(Choice& choice, std::size_t prompt, FinishReason reason);
+  void fail(const Status& status);
+  void let_go();
+
+  void begin_stream();
+  void send_piece(Choice& choice, std::size_t index);
+  void send_chunk(const ChoicePart& part, std::size_t prompt);
+  void finish_stream();
+  void respond();
+
+  void open_answer(JsonWriter& json) const;
+  ChoicePart part_of(const Choice& choice, std::size_t index) const;
+  ChoiceFinish finish_of(const Choice& choice) const;
+  CompletionUsage usage() const;
+
+  ServerContext& context_;
+  const std::weak_ptr<Exchange> exchange_;  // which owns this
+  const Setup setup_;
+  const std::string id_;
+  const std::int64_t created_;
+  const Clock::time_point arrived_;
+  const bool keeps_tokens_;
+
+  // What callbacks may touch from other threads.
+  std::atomic<bool> scheduled_ = false;
+  std::atomic<bool> idle_ = false;
+
+  std::mutex mutex_;  // run() may be entered again before it has returned
+  std::vector<std::shared_ptr<TokenStream>> streams_;  // [prompt]
+  std::vector<Choice> choices_;                        // [prompt * n + choice]
+  std::vector<int> cached_counts_;                     // [prompt]
+  std::size_t ended_count_ = 0;
+  bool started_ = false;       // generations
+  bool stream_begun_ = false;  // head sent
+  bool done_ = false;
+};
+
+}  // namespace kun

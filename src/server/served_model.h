@@ -1,0 +1,49 @@
+// What the server knows of the model it serves.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/generator.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace kun {
+
+// For fields a request leaves out; usually from the model's generation_config.json.
+struct SamplingDefaults {
+  float temperature = 1.0F;
+  float top_p = 1.0F;
+  int top_k = 0;
+  float min_p = 0.0F;
+  float repetition_penalty = 1.0F;
+};
+
+struct ServedModel {
+  std::vector<std::string> names;  // clients may use any; the first is the one shown
+  std::string root;                // where it was loaded from, for /v1/models
+  // Collaborators: must outlive the server.
+  Generator* generator = nullptr;
+  const Tokenizer* tokenizer = nullptr;
+  const ChatTemplate* chat_template = nullptr;  // null: chat is refused
+  std::string bos_token;                        // for templates that arrive in a request
+  std::string eos_token;
+  int context_length = 4096;
+  SamplingDefaults defaults;
+  std::vector<Token> end_tokens;
+  std::int64_t created = 0;  // Unix seconds
+  // Labels of vllm:cache_config_info.
+  std::vector<std::pair<std::string, std::string>> cache_config;
+
+  bool is_named(std::string_view name) const {
+    for (const std::string& own : names) {
+      if (own == name) return true;
+    }
+    return false;
+  }
+};
+
+}  // namespace kun

@@ -1,0 +1,280 @@
+"""The official OpenAI Python client against a running `kun serve` (see run.sh)."""
+
+import concurrent.futures
+import json
+import os
+import socket
+import threading
+import time
+import unittest
+import urllib.request
+
+import openai
+
+BASE = os.environ["KUN_URL"]
+PID = int(os.environ["KUN_PID"])
+client = openai.OpenAI(base_url=BASE + "/v1", api_key="none", max_retries=0, timeout=120)
+MODEL = client.models.list().data[0].id
+HELLO = [{"role": "user", "content": "Say hello."}]
+
+
+def chat(**options):
+    settings = dict(model=MODEL, messages=HELLO, max_tokens=16, temperature=0)
+    return client.chat.completions.create(**{**settings, **options})
+
+
+def complete(**options):
+    settings = dict(model=MODEL, prompt="The capital of France is", max_tokens=8, temperature=0)
+    return client.completions.create(**{**settings, **options})
+
+
+def metric(name):
+    """The sum of a metric's samples."""
+    total = 0.0
+    with urllib.request.urlopen(BASE + "/metrics") as page:
+        for line in page.read().decode().splitlines():
+            if line.split("{")[0].split(" ")[0] == name:
+                total += float(line.rsplit(" ", 1)[1])
+    return total
+
+
+def resident_kib():
+    with open(f"/proc/{PID}/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1])
+    raise AssertionError("no VmRSS")
+
+
+def wait_until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("it did not happen in time")
+        time.sleep(0.05)
+
+
+class Chat(unittest.TestCase):
+    def test_answers_with_usage(self):
+        answer = chat()
+        self.assertEqual(answer.object, "chat.completion")
+        self.assertTrue(answer.choices[0].message.content)
+        self.assertEqual(answer.choices[0].message.role, "assistant")
+        self.assertIn(answer.choices[0].finish_reason, ("stop", "length"))
+        self.assertEqual(answer.usage.total_tokens,
+                         answer.usage.prompt_tokens + answer.usage.completion_tokens)
+        self.assertLessEqual(answer.usage.completion_tokens, 16)
+
+    def test_stream_adds_up_to_the_answer(self):
+        whole = chat().choices[0].message.content
+        chunks = list(chat(stream=True, stream_options={"include_usage": True}))
+        text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+        self.assertEqual(text, whole)
+        self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
+        self.assertFalse(chunks[-1].choices)
+        self.assertGreater(chunks[-1].usage.completion_tokens, 0)
+        self.assertIn(chunks[-2].choices[0].finish_reason, ("stop", "length"))
+
+    def test_second_time_finds_the_prompt_in_the_cache(self):
+        prompt = [{"role": "user", "content": "Count the words of this line, please. " * 12}]
+        chat(messages=prompt)
+        again = chat(messages=prompt)
+        self.assertGreater(again.usage.prompt_tokens_details.cached_tokens, 0)
+
+    def test_three_choices_differ_and_come_back_with_the_seed(self):
+        first = chat(n=3, temperature=1.2, seed=7)
+        again = chat(n=3, temperature=1.2, seed=7)
+        texts = [choice.message.content for choice in first.choices]
+        self.assertEqual([choice.index for choice in first.choices], [0, 1, 2])
+        self.assertGreater(len(set(texts)), 1)
+        self.assertEqual(texts, [choice.message.content for choice in again.choices])
+
+    def test_seed_holds_under_load(self):
+        alone = chat(temperature=0.9, seed=11, max_tokens=24).choices[0].message.content
+        with concurrent.futures.ThreadPoolExecutor(9) as pool:
+            noise = [pool.submit(chat, temperature=1.0, seed=i, max_tokens=24) for i in range(8)]
+            loaded = pool.submit(chat, temperature=0.9, seed=11, max_tokens=24).result()
+            for future in noise:
+                future.result()
+        self.assertEqual(alone, loaded.choices[0].message.content)
+
+    def test_logprobs(self):
+        answer = chat(logprobs=True, top_logprobs=3, max_tokens=4)
+        for entry in answer.choices[0].logprobs.content:
+            self.assertLessEqual(entry.logprob, 0.0)
+            self.assertEqual(len(entry.top_logprobs), 3)
+            self.assertEqual(entry.top_logprobs[0].token, entry.token)  # greedy
+            self.assertEqual(bytes(entry.bytes).decode("utf-8", "replace"), entry.token)
+
+    def test_logit_bias_forbids_a_token(self):
+        plain = chat(logprobs=True, max_tokens=1)
+        first = plain.choices[0].logprobs.content[0].token
+        ids = json.load(urllib.request.urlopen(urllib.request.Request(
+            BASE + "/tokenize", json.dumps({"prompt": first, "add_special_tokens": False}).encode(),
+            {"Content-Type": "application/json"})))["tokens"]
+        self.assertEqual(len(ids), 1)
+        biased = chat(logprobs=True, max_tokens=1, logit_bias={str(ids[0]): -100})
+        self.assertNotEqual(biased.choices[0].logprobs.content[0].token, first)
+
+    def test_32_streams_at_once(self):
+        def one(i):
+            chunks = chat(stream=True, max_tokens=24, seed=i, temperature=0.8,
+                          messages=[{"role": "user", "content": f"Tell me about number {i}."}])
+            return [c.choices[0].finish_reason for c in chunks if c.choices][-1]
+
+        with concurrent.futures.ThreadPoolExecutor(32) as pool:
+            reasons = list(pool.map(one, range(32)))
+        self.assertTrue(all(reason in ("stop", "length") for reason in reasons))
+
+
+class Completions(unittest.TestCase):
+    def test_knows_a_capital(self):
+        self.assertIn("Paris", complete().choices[0].text)
+
+    def test_stops_at_a_string_that_spans_tokens(self):
+        whole = complete(max_tokens=24).choices[0].text
+        stop = whole[4:9]
+        cut = complete(max_tokens=24, stop=[stop])
+        self.assertEqual(cut.choices[0].finish_reason, "stop")
+        self.assertEqual(cut.choices[0].text, whole[:whole.index(stop)])
+
+    def test_batch_of_prompts_and_token_ids(self):
+        batch = complete(prompt=["One, two,", "Red, green,"])
+        self.assertEqual([choice.index for choice in batch.choices], [0, 1])
+        ids = complete(prompt=[1, 2, 3, 4])
+        self.assertEqual(ids.usage.prompt_tokens, 4)
+
+    def test_echo_and_logprobs(self):
+        answer = complete(echo=True)
+        self.assertTrue(answer.choices[0].text.startswith("The capital of France is"))
+        scored = complete(logprobs=2)
+        self.assertEqual(len(scored.choices[0].logprobs.tokens), scored.usage.completion_tokens)
+
+    def test_min_tokens_and_ignore_eos(self):
+        answer = complete(extra_body={"ignore_eos": True}, max_tokens=40)
+        self.assertEqual(answer.usage.completion_tokens, 40)
+        self.assertEqual(answer.choices[0].finish_reason, "length")
+
+
+class Errors(unittest.TestCase):
+    def refused(self, **options):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            chat(**options)
+        return caught.exception
+
+    def test_unknown_model_is_404(self):
+        with self.assertRaises(openai.NotFoundError) as caught:
+            chat(model="nobody")
+        self.assertEqual(caught.exception.param, "model")
+
+    def test_bad_parameters_are_400_and_named(self):
+        for name, value in [("temperature", -1), ("top_p", 0), ("n", 0), ("max_tokens", 0),
+                            ("top_logprobs", 21), ("presence_penalty", 5)]:
+            with self.subTest(name):
+                error = self.refused(**{name: value, "logprobs": True})
+                self.assertEqual(error.param, name)
+
+    def test_prompt_over_the_context_is_400(self):
+        error = self.refused(messages=[{"role": "user", "content": "word " * 60000}])
+        self.assertIn("context", str(error))
+
+    def test_ten_thousand_stop_strings_are_400(self):
+        self.refused(stop=[str(i) for i in range(10000)])
+
+    def test_deep_json_and_broken_utf8_are_400(self):
+        for body in (b"[" * 100000, b'{"model":"\xff\xfe"}', b"{", b'{"temperature":NaN}'):
+            request = urllib.request.Request(BASE + "/v1/chat/completions", body,
+                                             {"Content-Type": "application/json"})
+            with self.assertRaises(urllib.error.HTTPError) as caught:
+                urllib.request.urlopen(request)
+            self.assertEqual(caught.exception.code, 400)
+
+
+class Survival(unittest.TestCase):
+    def test_disconnects_cancel(self):
+        def hang_up(i):
+            stream = chat(stream=True, max_tokens=2000, seed=i, temperature=1,
+                          extra_body={"ignore_eos": True})
+            for seen, _ in enumerate(stream):
+                if seen == 3:
+                    break
+            stream.close()
+
+        with concurrent.futures.ThreadPoolExecutor(32) as pool:
+            list(pool.map(hang_up, range(64)))
+        wait_until(lambda: metric("vllm:num_requests_running") == 0)
+        self.assertEqual(metric("vllm:kv_cache_usage_perc"), 0.0)
+
+    def test_500_at_once_are_answered_or_refused(self):
+        body = json.dumps({"model": MODEL, "prompt": "Hi", "max_tokens": 2}).encode()
+        counts, lock = {}, threading.Lock()
+
+        def fire(_):
+            request = urllib.request.Request(BASE + "/v1/completions", body,
+                                             {"Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=120) as answer:
+                    code = answer.status
+            except urllib.error.HTTPError as error:
+                code = error.code
+                if code == 429:
+                    self.assertTrue(error.headers["Retry-After"])
+            with lock:
+                counts[code] = counts.get(code, 0) + 1
+
+        with concurrent.futures.ThreadPoolExecutor(500) as pool:
+            list(pool.map(fire, range(500)))
+        self.assertEqual(sum(counts.values()), 500)
+        self.assertTrue(set(counts) <= {200, 429}, counts)
+
+    def test_slow_reader_does_not_hold_others(self):
+        host, port = BASE.removeprefix("http://").split(":")
+        body = json.dumps({"model": MODEL, "messages": HELLO, "stream": True, "max_tokens": 4000,
+                           "ignore_eos": True}).encode()
+        slow = socket.create_connection((host, int(port)))
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
+                     b"application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        try:
+            self.assertTrue(chat(max_tokens=8).choices[0].message.content)
+        finally:
+            slow.close()
+        wait_until(lambda: metric("vllm:num_requests_running") == 0)
+
+    def test_memory_after_many_requests_is_what_it_was(self):
+        def small(i):
+            complete(prompt=f"{i} is", max_tokens=1)
+
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            list(pool.map(small, range(200)))
+            before = resident_kib()
+            list(pool.map(small, range(200, 2000)))
+        # Allocators keep some slack; a leak of 4 KiB a request would be 7 MiB.
+        self.assertLess(resident_kib() - before, 6 * 1024)
+
+    def test_prompts_do_not_stall_running_streams(self):
+        quiet = self.gaps(0)
+        busy = self.gaps(4)
+        self.assertLess(busy, 3 * quiet,
+                        f"p99 gap {busy:.4f} s with prompts, {quiet:.4f} s without")
+
+    def gaps(self, prompt_count):
+        """The p99 gap between the tokens of one stream while long prompts arrive."""
+        stream = chat(stream=True, max_tokens=200, extra_body={"ignore_eos": True})
+        times = []
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for seen, _ in enumerate(stream):
+                times.append(time.monotonic())
+                if seen == 10:
+                    for i in range(prompt_count):
+                        pool.submit(complete, prompt=[5 + (i * 31 + j * 7) % 900
+                                                      for j in range(2000)], max_tokens=1)
+        between = sorted(b - a for a, b in zip(times[5:], times[6:]))
+        return between[int(0.99 * (len(between) - 1))]
+
+
+if __name__ == "__main__":
+    result = unittest.main(exit=False, verbosity=2).result
+    bad = len(result.failures) + len(result.errors)
+    print(f"python: {result.testsRun - bad} passed, {bad} failed")
+    raise SystemExit(bad > 0)

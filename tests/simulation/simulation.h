@@ -1,0 +1,321 @@
+// One seeded run of the scheduler against a simulated worker, with a load as unkind as chance
+// makes it: shared prefixes, salts, priorities, n > 1, cancellations, stops, corrupted rows, failed
+// steps, and pools small enough to preempt all the time. Everything the scheduler tells is compared
+// with what a model without any cache says.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "plan_checks.h"
+#include "scheduler/plan_trace.h"
+#include "scheduler/scheduler.h"
+#include "simulated_worker.h"
+
+namespace kun {
+
+class Simulation {
+ public:
+  explicit Simulation(std::uint64_t seed) : random_(seed) {
+    make_limits();
+    scheduler_ = std::make_unique<Scheduler>(limits_, layout_);
+    worker_ = std::make_unique<SimulatedWorker>(layout_, limits_.block_counts);
+    trace_.push_back(trace_header(limits_, layout_));
+  }
+
+  // The first thing that went wrong, or nothing.
+  std::string run(int arrival_steps) {
+    const int bound = arrival_steps + 200'000;
+    for (int step = 0; step < arrival_steps || !scheduler_->idle(); ++step) {
+      if (step == bound) return fail("still not idle: somebody starves");
+      if (step < arrival_steps) act();
+      run_step(/*calm=*/step >= arrival_steps);
+      if (!problem_.empty()) return problem_;
+    }
+    if (!choices_.empty()) return fail("a choice never ended");
+    const Scheduler::Stats stats = scheduler_->stats();
+    if (stats.free_block_count != stats.total_block_count) return fail("a block leaked");
+    if (stats.running_count + stats.waiting_count != 0) return fail("the counts do not end at 0");
+    return {};
+  }
+
+  int step_count() const { return step_count_; }
+  int token_count() const { return token_count_; }
+  Cell digest() const { return digest_; }  // of every plan: equal seeds give equal plans
+  const std::vector<std::string>& trace() const { return trace_; }
+  Scheduler::Stats stats() const { return scheduler_->stats(); }
+  int ended_count(Scheduler::Finish finish) const {
+    const auto entry = ended_counts_.find(finish);
+    return entry == ended_counts_.end() ? 0 : entry->second;
+  }
+
+ private:
+  using Finish = Scheduler::Finish;
+
+  struct Choice {
+    std::vector<Token> history;
+    std::optional<int> kept_count;  // stop() was called
+  };
+  struct Expected {
+    SequenceSpec spec;
+    Cell origin = 0;
+    std::uint64_t arrival = 0;
+  };
+  using ChoiceKey = std::pair<SequenceId, std::uint32_t>;
+
+  int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
+  bool chance(int one_in) { return pick(1, one_in) == 1; }
+
+  std::string fail(std::string what) {
+    if (problem_.empty()) problem_ = fmt::format("step {}: {}", step_count_, what);
+    return problem_;
+  }
+
+  void make_limits() {
+    const int token_capacity = pick(12, 160);
+    for (int g = pick(1, 3); g > 0; --g) {
+      static constexpr int kLengths[] = {1, 2, 3, 4, 8};
+      KvGroup group;
+      group.tokens_per_block = kLengths[pick(0, 4)];
+      layout_.groups.push_back(group);
+      limits_.block_counts.push_back(token_capacity / group.tokens_per_block + pick(1, 4));
+    }
+    limits_.tokens_per_step_max = pick(1, 48);
+    limits_.tokens_per_step_min = pick(1, 8);
+    limits_.step_time_target = chance(2) ? 0 : pick(20, 400);
+    limits_.sequences_running_max = pick(1, 10);
+    limits_.sequences_waiting_max = pick(2, 16);
+    limits_.context_length_max = pick(10, 120);
+    limits_.prefix_caching = !chance(6);
+    limits_.label_key[0] = random_();
+    priorities_ = pick(1, 3);
+    arrival_one_in_ = pick(1, 6);
+    trouble_one_in_ = pick(15, 200);
+  }
+
+  void act() {
+    if (chance(arrival_one_in_)) arrive();
+    if (chance(trouble_one_in_)) cancel_one();
+    if (chance(trouble_one_in_)) stop_one();
+    if (!choices_.empty() && chance(trouble_one_in_ * 4)) worker_->poison(some_choice().first);
+  }
+
+  ChoiceKey some_choice() {
+    const auto place = pick(0, static_cast<int>(choices_.size()) - 1);
+    return std::next(choices_.begin(), place)->first;
+  }
+
+  void arrive() {
+    SequenceSpec spec;
+    spec.id = ++last_id_;
+    const int family = pick(0, 2);
+    const int shared = pick(0, 40);
+    const int length = pick(1, 60);
+    for (int i = 0; i < length; ++i) {
+      spec.prompt.push_back(i < shared ? (i * family + family) % kVocabulary
+                                       : pick(0, kVocabulary - 1));
+    }
+    spec.output_count_max = pick(1, 40);
+    spec.sampling.output_count_min = chance(3) ? pick(0, 5) : 0;
+    if (chance(2)) spec.end_tokens = {pick(0, kVocabulary - 1)};
+    spec.ignore_end_tokens = chance(8);
+    spec.choice_count = chance(3) ? pick(1, 5) : 1;
+    spec.priority = pick(1, priorities_);
+    const int salt = chance(4) ? 1 : 0;
+    if (salt > 0) spec.cache_salt = "tenant";
+    // A salted prompt computes to other bytes here, so that sharing across salts shows.
+    const Cell origin = static_cast<Cell>(salt);
+    const Status status = scheduler_->add(spec, now_);
+    if (!status.ok()) {
+      judge_refusal(spec, status);
+      return;
+    }
+    worker_->set_origin(spec.id, origin);
+    for (int i = 0; i < spec.choice_count; ++i) {
+      choices_[{spec.id, static_cast<std::uint32_t>(i)}] = {.history = spec.prompt,
+                                                            .kept_count = {}};
+    }
+    const SequenceId id = spec.id;
+    expected_[id] = {.spec = std::move(spec), .origin = origin, .arrival = id};
+  }
+
+  int token_count_max() const {
+    int most = limits_.context_length_max;
+    for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
+      most = std::min(most, limits_.block_counts[g] * layout_.groups[g].tokens_per_block + 1);
+    }
+    return most;
+  }
+
+  void judge_refusal(const SequenceSpec& spec, const Status& status) {
+    const bool too_long = std::ssize(spec.prompt) + 1 > token_count_max();
+    const bool too_wide =
+        spec.choice_count > std::min(limits_.sequences_running_max, limits_.tokens_per_step_max);
+    const bool hopeless = too_long || too_wide;
+    if (hopeless != (status.code() == StatusCode::kInvalidArgument)) fail(status.message());
+    if (!hopeless && scheduler_->stats().waiting_count < limits_.sequences_waiting_max) {
+      fail("refused although there is room: " + status.message());
+    }
+  }
+
+  void cancel_one() {
+    if (choices_.empty()) return;
+    const SequenceId id = some_choice().first;
+    scheduler_->cancel(id);
+    std::erase_if(choices_, [&](const auto& entry) { return entry.first.first == id; });
+  }
+
+  void stop_one() {
+    if (choices_.empty()) return;
+    const ChoiceKey key = some_choice();
+    Choice& choice = choices_[key];
+    if (choice.kept_count) return;
+    const auto outputs = std::ssize(choice.history) - std::ssize(expected_[key.first].spec.prompt);
+    choice.kept_count = pick(0, static_cast<int>(outputs));
+    scheduler_->stop(key.first, key.second, *choice.kept_count);
+  }
+
+  void run_step(bool calm) {
+    ++step_count_;
+    const BatchPlan& plan = scheduler_->plan(now_);
+    check_plan(plan);
+    if (!problem_.empty()) return;
+    now_ += 30 + 4 * total_tokens(plan) + pick(0, 3);
+    const bool failed = !calm && chance(trouble_one_in_ * 3);
+    StepResult result =
+        failed ? worker_->fail(plan, random_) : worker_->run(plan, scheduler_->sampling());
+    if (!plan.empty()) trace_.push_back(trace_line(plan, result, now_));
+    // Readers come and go while the step runs, too.
+    if (!calm && chance(trouble_one_in_)) cancel_one();
+    if (!calm && chance(trouble_one_in_)) stop_one();
+    for (const Scheduler::Progress& progress : scheduler_->apply(result, now_)) {
+      take(progress, failed);
+    }
+  }
+
+  void check_plan(const BatchPlan& plan) {
+    if (const std::string broken = broken_promise(plan, layout_); !broken.empty()) fail(broken);
+    if (total_tokens(plan) > limits_.tokens_per_step_max) fail("the budget is exceeded");
+    std::size_t row = 0;
+    std::set<SequenceId> planned;
+    for (const PlanSlice& slice : plan.slices) {
+      planned.insert(slice.sequence);
+      check_slice(slice, row);
+      digest_ = mixed(digest_, mixed(slice.sequence, static_cast<Cell>(slice.first_position)));
+      for (const BlockId id : slice.blocks[0]) digest_ = mixed(digest_, static_cast<Cell>(id));
+    }
+    if (row != scheduler_->sampling().rows.size()) fail("too many sampling rows");
+    check_first_in_line(planned);
+  }
+
+  void check_slice(const PlanSlice& slice, std::size_t& row) {
+    const auto mine = choices_.find({slice.sequence, slice.choice});
+    if (mine == choices_.end()) {
+      fail(fmt::format("sequence {} runs after its end", slice.sequence));
+      return;
+    }
+    const std::vector<Token>& history = mine->second.history;
+    const auto first = static_cast<std::size_t>(slice.first_position);
+    const std::size_t end = first + slice.tokens.size();
+    if (end > history.size() || !std::equal(slice.tokens.begin(), slice.tokens.end(),
+                                            history.begin() + slice.first_position)) {
+      fail(fmt::format("sequence {}: the slice has other tokens", slice.sequence));
+      return;
+    }
+    if (slice.wanted.empty() != (end < history.size())) fail("wanted at the wrong place");
+    for (const std::int32_t offset : slice.wanted) {
+      const SamplingRow& sampling = scheduler_->sampling().rows.at(row++);
+      if (first + static_cast<std::size_t>(offset) + 1 != end) fail("not the last row is wanted");
+      if (!std::ranges::equal(sampling.history, history)) fail("a row has another history");
+      const auto prompt_count = std::ssize(expected_[slice.sequence].spec.prompt);
+      if (sampling.prompt_count != prompt_count) fail("a row has another prompt");
+    }
+  }
+
+  // No starvation: of all that are here, the first by priority and arrival advances in every step.
+  void check_first_in_line(const std::set<SequenceId>& planned) {
+    const Expected* first = nullptr;
+    for (const auto& [key, choice] : choices_) {
+      if (choice.kept_count) continue;
+      const Expected& expected = expected_[key.first];
+      const auto rank = [](const Expected& e) { return std::pair(e.spec.priority, e.arrival); };
+      if (first == nullptr || rank(expected) < rank(*first)) first = &expected;
+    }
+    if (first != nullptr && !planned.contains(first->spec.id)) {
+      fail(fmt::format("sequence {} is first in line and does not advance", first->spec.id));
+    }
+  }
+
+  void take(const Scheduler::Progress& progress, bool failed) {
+    const ChoiceKey key{progress.sequence, progress.choice};
+    const auto mine = choices_.find(key);
+    if (mine == choices_.end()) {
+      fail(fmt::format("sequence {} was heard of after its end", key.first));
+      return;
+    }
+    Choice& choice = mine->second;
+    const Expected& expected = expected_[key.first];
+    if (failed != (progress.finish == Finish::kFailed) && progress.finish != Finish::kStopped) {
+      fail("a failed step ends its sequences as failed, and no other step does");
+    }
+    for (const SampledToken& token : progress.tokens) {
+      const Token right =
+          reference_token(choice.history, layout_.groups.size(), expected.origin, progress.choice);
+      if (token.token != right) {
+        fail(fmt::format("sequence {} choice {} got token {} instead of {}", key.first, key.second,
+                         token.token, right));
+      }
+      choice.history.push_back(token.token);
+      ++token_count_;
+    }
+    check_end(progress, choice, expected);
+    if (progress.finish == Finish::kNone) return;
+    ++ended_counts_[progress.finish];
+    choices_.erase(mine);
+  }
+
+  void check_end(const Scheduler::Progress& progress, const Choice& choice,
+                 const Expected& expected) {
+    const SequenceSpec& spec = expected.spec;
+    const auto outputs = static_cast<int>(std::ssize(choice.history) - std::ssize(spec.prompt));
+    if ((progress.finish == Finish::kStopped) != choice.kept_count.has_value()) {
+      fail("stop() was not obeyed, or nobody called it");
+    }
+    if (progress.output_count != choice.kept_count.value_or(outputs)) fail("outputs miscounted");
+    if (progress.prompt_count != std::ssize(spec.prompt)) fail("the prompt is miscounted");
+    if (progress.cached_count >= std::max(progress.prompt_count, 1)) fail("all was cached");
+    if (progress.tokens.empty()) return;
+    const Token last = choice.history.back();
+    const bool ends = !spec.ignore_end_tokens && outputs >= spec.sampling.output_count_min &&
+                      std::ranges::find(spec.end_tokens, last) != spec.end_tokens.end();
+    const bool full =
+        outputs == spec.output_count_max || std::ssize(choice.history) == token_count_max();
+    const Finish right = ends ? Finish::kEndToken : full ? Finish::kLength : Finish::kNone;
+    if (progress.finish != right) fail("the choice ended for another reason");
+  }
+
+  std::mt19937_64 random_;
+  SchedulerLimits limits_;
+  KvLayout layout_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<SimulatedWorker> worker_;
+  std::map<ChoiceKey, Choice> choices_;  // that have not ended
+  std::map<SequenceId, Expected> expected_;
+  std::map<Finish, int> ended_counts_;
+  std::vector<std::string> trace_;
+  std::string problem_;
+  Microseconds now_ = 0;
+  SequenceId last_id_ = 0;
+  Cell digest_ = 0;
+  int step_count_ = 0;
+  int token_count_ = 0;
+  int priorities_ = 1;
+  int arrival_one_in_ = 2;
+  int trouble_one_in_ = 50;
+};
+
+}  // namespace kun
