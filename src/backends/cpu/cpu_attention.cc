@@ -1,3 +1,5 @@
+// Ops::attention: plans an AttentionRun and gives its items to the pool; short contexts run at once
+// on the calling thread.
 #include "backends/cpu/attention_run.h"
 #include "backends/cpu/cpu_ops.h"
 
