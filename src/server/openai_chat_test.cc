@@ -1,3 +1,4 @@
+// Chat over real sockets, with a generator that plays scripts.
 #include "server/server_fixture.h"
 
 namespace kun {
