@@ -1,5 +1,4 @@
-// Ops::attention: plans an AttentionRun and gives its items to the pool; short contexts run at once
-// on the calling thread.
+// Attention as the device runs it: hands the arguments to the run of the chosen kernel table.
 #include "backends/cpu/attention_run.h"
 #include "backends/cpu/cpu_ops.h"
 
