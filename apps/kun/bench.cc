@@ -1,8 +1,9 @@
-// kun bench: latency, throughput, serve, kernels.
+// kun bench: latency, throughput, serve, kernels, tokenizer.
 #include <iostream>
 
 #include "bench_offline.h"
 #include "bench_serve.h"
+#include "bench_tokenizer.h"
 #include "cli.h"
 #include "kernel_bench.h"
 
@@ -96,15 +97,29 @@ void add_kernels(CLI::App& bench, Action& action) {
       [options, &action] { action = [options] { return run_kernel_bench(*options, std::cout); }; });
 }
 
+void add_tokenizer(CLI::App& bench, Action& action) {
+  auto* command = bench.add_subcommand("tokenizer", "Encoding speed, on one thread");
+  auto arguments = std::make_shared<TokenizerBenchArguments>();
+  command
+      ->add_option("model", arguments->model,
+                   "GGUF file, Hugging Face folder or the name of a pulled model")
+      ->required();
+  command->add_option("files", arguments->files, "texts to encode")->required();
+  command->callback(
+      [arguments, &action] { action = [arguments] { return run_tokenizer_bench(*arguments); }; });
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& app, Action& action) {
-  auto* command = app.add_subcommand("bench", "Measure latency, throughput, a server, kernels");
+  auto* command =
+      app.add_subcommand("bench", "Measure latency, throughput, a server, kernels, tokenizing");
   command->require_subcommand(1);
   add_latency(*command, action);
   add_throughput(*command, action);
   add_serve(*command, action);
   add_kernels(*command, action);
+  add_tokenizer(*command, action);
 }
 
 }  // namespace kun
