@@ -19,8 +19,8 @@ void add_lengths(CLI::App& command, OfflineBenchArguments& arguments) {
       ->capture_default_str();
   command
       .add_option("--kv-cache-memory-bytes", arguments.kv_cache_bytes,
-                  "size of the KV cache (0: a share of free memory)")
-      ->check(CLI::NonNegativeNumber);
+                  "size of the KV cache, as 4GiB (0: a share of free memory)")
+      ->transform(CLI::AsSizeValue(false));
   command.add_flag("--json", arguments.json, "print one JSON object");
 }
 

@@ -109,7 +109,6 @@ struct Loaded {
 Result<Loaded> load(const Arguments& arguments, Server& server) {
   Loaded loaded;
   ASSIGN_OR_RETURN(loaded.open.device, open_device(arguments.model));
-  LOG(kInfo, loaded.open.device->description());
   BundleOptions options = arguments.bundle;
   options.progress = [&server](std::int64_t done, std::int64_t total) {
     server.set_loading_progress(
@@ -268,6 +267,8 @@ void add_serve_command(CLI::App& app, Action& action) {
   add_server_flags(*command, *arguments);
   add_model_flags(*command, *arguments);
   add_engine_flags(*command, *arguments);
+  // Replaced by the file's flags before the command line is parsed; here for --help alone.
+  command->add_option("--config", "YAML file with flags: host: 0.0.0.0")->type_name("FILE");
   command->footer("Limits:\n" + describe(arguments->server.limits));
   command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
 }

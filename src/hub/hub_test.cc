@@ -14,9 +14,9 @@
 #include <string>
 
 #include "hub/digest.h"
-#include "hub/fake_hub.h"
 #include "hub/file_list.h"
 #include "hub/hub_paths.h"
+#include "hub/test_hub.h"
 
 namespace kun {
 namespace {

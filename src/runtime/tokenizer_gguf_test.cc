@@ -160,8 +160,8 @@ TEST(TokenizerGguf, GivesTheIdsOfTheVocabularysOwnTexts) {
 }
 
 TEST(TokenizerGguf, ReproducesTheCheckHashOfSmolLM2) {
-  const char* path = std::getenv("KUN_TEST_MODEL");
-  if (path == nullptr || !exists(path)) GTEST_SKIP() << "KUN_TEST_MODEL names no SmolLM2 GGUF";
+  const char* path = std::getenv("KUN_MODEL");
+  if (path == nullptr || !exists(path)) GTEST_SKIP() << "KUN_MODEL names no SmolLM2 GGUF";
   const auto tokenizer = load(path);
   EXPECT_EQ(Sha256::hex(printed(tokenizer->encode(check_text(), true))),
             "855059429035d75a914d1eda9f10a876752e281a054a7a3d421ef0533e5b6249");

@@ -1,3 +1,5 @@
+// /v1/chat/completions: reads the request, renders the prompt, and writes answers and chunks in the
+// shapes of a chat.
 #include <algorithm>
 #include <limits>
 

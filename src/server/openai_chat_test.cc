@@ -1,3 +1,4 @@
+// Chat over real sockets, with a generator that plays scripts.
 #include "server/server_fixture.h"
 
 namespace kun {
@@ -315,6 +316,7 @@ TEST_F(ChatTest, RefusalsOfTheEngineBecomeStatuses) {
 TEST_F(ChatTest, AnErrorInMidStreamIsAnEventBeforeDone) {
   Script script;
   script.fail_after = 2;
+  script.step = std::chrono::milliseconds(100);  // so that the first token is out before the error
   generator_.play(script);
   start();
   const ClientResponse response = post("/v1/chat/completions", chat(R"("stream":true)"));

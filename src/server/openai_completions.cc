@@ -1,3 +1,5 @@
+// /v1/completions: reads the request, whose prompt may be text, ids or several of either, and
+// writes answers and chunks in the shapes of a completion.
 #include <fmt/format.h>
 
 #include <limits>

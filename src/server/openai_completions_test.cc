@@ -1,3 +1,4 @@
+// Completions over real sockets, with a generator that plays scripts.
 #include "server/server_fixture.h"
 
 namespace kun {

@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "server/scripted_generator.h"
 #include "server/server.h"
 #include "server/test_client.h"
+#include "server/test_generator.h"
 #include "text/byte_tokenizer.h"
 
 namespace kun {

@@ -59,23 +59,40 @@ class Cache {
     }
   }
 
-  // Rows [first, first + count) of `query` [positions, heads, dim].
-  std::vector<float> attend(std::vector<float>& query, int first, int count) {
+  struct Range {
+    int first;
+    int count;
+  };
+
+  // The rows of each range of `query` [positions, heads, dim], one slice each, one after the other.
+  std::vector<float> attend(const std::vector<float>& query, std::span<const Range> ranges) {
+    const auto row_size = static_cast<std::size_t>(shape_.heads * shape_.dim);
+    std::vector<float> rows;
+    std::vector<AttentionSlice> slices;
+    for (const Range& range : ranges) {
+      slices.push_back(
+          {static_cast<std::int32_t>(rows.size() / row_size), range.count, range.first, blocks_});
+      const auto begin = query.begin() + static_cast<std::ptrdiff_t>(range.first * row_size);
+      rows.insert(rows.end(), begin, begin + static_cast<std::ptrdiff_t>(range.count * row_size));
+    }
+    std::vector<float> out(rows.size());
+    const auto count = static_cast<std::int64_t>(rows.size() / row_size);
     AttentionArguments arguments;
-    const AttentionSlice slice{0, count, first, blocks_};
-    std::vector<float> out(static_cast<std::size_t>(count * shape_.heads * shape_.dim));
-    const TensorView all(reinterpret_cast<std::byte*>(query.data()), DType::kF32,
-                         {positions_, shape_.heads, shape_.dim});
-    arguments.query = all.slice_rows(first, count);
+    arguments.query = TensorView(reinterpret_cast<std::byte*>(rows.data()), DType::kF32,
+                                 {count, shape_.heads, shape_.dim});
     arguments.out = TensorView(reinterpret_cast<std::byte*>(out.data()), DType::kF32,
                                {count, shape_.heads, shape_.dim});
     arguments.keys = keys_;
     arguments.values = values_;
     arguments.kv_heads = shape_.kv_heads;
     arguments.scale = scale();
-    arguments.slices = {&slice, 1};
+    arguments.slices = slices;
     device_->ops().attention(arguments);
     return out;
+  }
+  std::vector<float> attend(const std::vector<float>& query, int first, int count) {
+    const Range range{first, count};
+    return attend(query, {&range, 1});
   }
 
   float scale() const { return 1.0F / std::sqrt(static_cast<float>(shape_.dim)); }
@@ -214,6 +231,25 @@ TEST_P(Attention, GivesARowTheSameBitsInEveryChunking) {
             0)
             << "chunk " << chunk << " at " << first;
       }
+    }
+  }
+}
+
+TEST_P(Attention, GivesARowTheSameBitsInAnyCompany) {
+  const Shape shape{6, 2, 64, 32};
+  const int positions = 600;
+  Inputs in(shape, positions);
+  const std::size_t row_size = static_cast<std::size_t>(shape.heads * shape.dim);
+  for (const ComputeType compute : {ComputeType::kFloat32, ComputeType::kBFloat16}) {
+    Cache cache(GetParam(), compute, 2, shape, positions);
+    cache.store(in.keys, in.values, 0, positions);
+    const Cache::Range ranges[] = {{599, 1}, {100, 37}, {3, 1}, {250, 12}, {511, 1}, {0, 5}};
+    const auto together = cache.attend(in.query, ranges);
+    const float* next = together.data();
+    for (const Cache::Range& range : ranges) {
+      const auto alone = cache.attend(in.query, range.first, range.count);
+      ASSERT_EQ(std::memcmp(next, alone.data(), alone.size() * sizeof(float)), 0) << range.first;
+      next += static_cast<std::size_t>(range.count) * row_size;
     }
   }
 }

@@ -1,3 +1,4 @@
+// Attention as the device runs it: hands the arguments to the run of the chosen kernel table.
 #include "backends/cpu/attention_run.h"
 #include "backends/cpu/cpu_ops.h"
 

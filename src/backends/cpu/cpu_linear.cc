@@ -7,8 +7,13 @@
 namespace kun {
 namespace {
 
-// Panels that one tile of tokens meets while it is in the first-level cache.
+// Up to this many tiles a panel meets all tokens while the next panel is prefetched; beyond, a tile
+// of tokens meets kPanelsPerPass panels while it is in the first-level cache.
+constexpr std::int64_t kStreamingTilesMax = 12;
 constexpr std::int64_t kPanelsPerPass = 4;
+// With fewer tokens a panel is multiplied faster than the next one arrives, and prefetching it only
+// disturbs the hardware's own (measured: Q8_0, 3 tokens -15 %, 6 tokens +30 %).
+constexpr std::int64_t kPrefetchTokensMin = 5;
 constexpr std::int64_t kTilesPerThread = 4;
 // Shorter streams restart the hardware prefetchers too often.
 constexpr std::int64_t kChunkBytesMax = std::int64_t{1} << 20;
@@ -22,13 +27,22 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
+// Has `call` prefetch the index-th of `count` parts of a panel.
+void prefetch_share(const CpuPackedMatrix& weight, std::int64_t panel, std::int64_t index,
+                    std::int64_t count, LinearTile* call) {
+  const PanelPlace place = weight.locate(panel);
+  const std::int64_t share = divide_up(divide_up(place.segment->panel_bytes, count), 64) * 64;
+  call->prefetch = weight.panel(*place.segment, place.index) + index * share;
+  call->prefetch_bytes = share;
+}
+
 // How (panels x token tiles) are cut: big enough to stream, small enough to share.
 struct WorkGrid {
   WorkGrid(std::int64_t panels, std::int64_t panel_bytes, std::int64_t token_tiles,
            int thread_count) {
     const std::int64_t wanted = thread_count == 1 ? 1 : kTilesPerThread * thread_count;
     std::int64_t panels_max = std::max<std::int64_t>(1, kChunkBytesMax / panel_bytes);
-    if (token_tiles > 1) panels_max = std::min(panels_max, kPanelsPerPass);
+    if (token_tiles > kStreamingTilesMax) panels_max = std::min(panels_max, kPanelsPerPass);
     panels_per_chunk = std::clamp<std::int64_t>(panels / wanted, 1, panels_max);
     panel_chunks = divide_up(panels, panels_per_chunk);
     token_chunks = std::clamp<std::int64_t>(wanted / panel_chunks, 1, token_tiles);
@@ -40,6 +54,8 @@ struct WorkGrid {
     std::int64_t end_panel;
     std::int64_t first_tile;
     std::int64_t end_tile;
+
+    std::int64_t tile_count() const { return end_tile - first_tile; }
   };
   Item item(std::int64_t index, std::int64_t panels, std::int64_t token_tiles) const {
     const std::int64_t panel = index / token_chunks * panels_per_chunk;
@@ -131,13 +147,25 @@ void CpuOps::run_tiles(const CpuPackedMatrix& weight, const PreparedInput& input
     LinearTile call{};
     call.out_stride = out.stride[0];
     call.accumulate = mode == LinearOutput::kAccumulate;
-    for (std::int64_t t = range.first_tile; t < range.end_tile; ++t) {
-      for (std::int64_t p = range.first_panel; p < range.end_panel; ++p) {
-        const PanelPlace place = weight.locate(p);
-        call.out = out.row<float>(tiles.first(t)) + place.row;
-        call.bias = bias == nullptr ? nullptr : bias + place.row;
-        multiply_panel(weight, place, input, t, &call);
+    const auto multiply = [&](std::int64_t panel, std::int64_t tile) {
+      const PanelPlace place = weight.locate(panel);
+      call.out = out.row<float>(tiles.first(tile)) + place.row;
+      call.bias = bias == nullptr ? nullptr : bias + place.row;
+      multiply_panel(weight, place, input, tile, &call);
+    };
+    if (tiles.count > kStreamingTilesMax) {
+      for (std::int64_t t = range.first_tile; t < range.end_tile; ++t) {
+        for (std::int64_t p = range.first_panel; p < range.end_panel; ++p) multiply(p, t);
       }
+      return;
+    }
+    for (std::int64_t p = range.first_panel; p < range.end_panel; ++p) {
+      const bool ahead = input.tokens >= kPrefetchTokensMin && p + 1 < range.end_panel;
+      for (std::int64_t t = range.first_tile; t < range.end_tile; ++t) {
+        if (ahead) prefetch_share(weight, p + 1, t - range.first_tile, range.tile_count(), &call);
+        multiply(p, t);
+      }
+      call.prefetch_bytes = 0;
     }
   });
 }
@@ -166,17 +194,31 @@ void CpuOps::run_silu_gate(const CpuPackedMatrix& weight, const PreparedInput& i
     alignas(64) float up[kTileTokens * kPanelRows];
     LinearTile call{};
     call.out_stride = kPanelRows;
-    for (std::int64_t t = range.first_tile; t < range.end_tile; ++t) {
-      for (std::int64_t p = range.first_panel; p < range.end_panel; ++p) {
-        call.out = gate;
-        multiply_panel(weight, weight.locate(p), input, t, &call);
-        call.out = up;
-        multiply_panel(weight, weight.locate(p + pairs), input, t, &call);
-        for (int i = 0; i < tiles.size(t); ++i) {
-          kernels_.silu_gate(gate + i * kPanelRows, up + i * kPanelRows,
-                             out.row<float>(tiles.first(t) + i) + p * kPanelRows, kPanelRows);
+    const auto multiply_pair = [&](std::int64_t p, std::int64_t t, bool ahead) {
+      const std::int64_t part = t - range.first_tile;
+      if (ahead) prefetch_share(weight, p + 1, part, range.tile_count(), &call);
+      call.out = gate;
+      multiply_panel(weight, weight.locate(p), input, t, &call);
+      if (ahead) prefetch_share(weight, p + 1 + pairs, part, range.tile_count(), &call);
+      call.out = up;
+      multiply_panel(weight, weight.locate(p + pairs), input, t, &call);
+      for (int i = 0; i < tiles.size(t); ++i) {
+        kernels_.silu_gate(gate + i * kPanelRows, up + i * kPanelRows,
+                           out.row<float>(tiles.first(t) + i) + p * kPanelRows, kPanelRows);
+      }
+    };
+    if (tiles.count > kStreamingTilesMax) {
+      for (std::int64_t t = range.first_tile; t < range.end_tile; ++t) {
+        for (std::int64_t p = range.first_panel; p < range.end_panel; ++p) {
+          multiply_pair(p, t, false);
         }
       }
+      return;
+    }
+    for (std::int64_t p = range.first_panel; p < range.end_panel; ++p) {
+      const bool ahead = input.tokens >= kPrefetchTokensMin && p + 1 < range.end_panel;
+      for (std::int64_t t = range.first_tile; t < range.end_tile; ++t) multiply_pair(p, t, ahead);
+      call.prefetch_bytes = 0;
     }
   });
 }

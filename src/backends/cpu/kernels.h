@@ -128,7 +128,8 @@ struct LinearTile {
   std::int64_t out_stride;
   const float* bias;  // [rows] or null
   bool accumulate;
-  const std::byte* prefetch;  // bytes to bring into L2 meanwhile, or null
+  // Bytes to bring into the second-level cache meanwhile, a little per block; or null and 0.
+  const std::byte* prefetch;
   std::int64_t prefetch_bytes;
 };
 using LinearKernel = void (*)(const LinearTile& tile);

@@ -44,6 +44,25 @@ template <int kTokens>
   }
 }
 
+// Spreads a tile's prefetches over its steps: a burst would stall the loads beside it.
+class Prefetcher {
+ public:
+  Prefetcher(const LinearTile& tile, std::int64_t steps)
+      : next_(tile.prefetch),
+        end_(tile.prefetch + tile.prefetch_bytes),
+        per_step_((tile.prefetch_bytes / 64 + steps - 1) / steps * 64) {}
+
+  void step() {
+    for (std::int64_t i = 0; i < per_step_; i += 64) _mm_prefetch(next_ + i, _MM_HINT_T1);
+    next_ = next_ < end_ ? next_ + per_step_ : next_;
+  }
+
+ private:
+  const std::byte* next_;
+  const std::byte* end_;
+  std::int64_t per_step_;
+};
+
 // --- Float panels
 // ---------------------------------------------------------------------------------
 
@@ -66,7 +85,9 @@ void float_panel(const LinearTile& tile, std::int64_t steps) {
   __m512 sums[kHalves][kTokens] = {};
   const std::byte* weights = tile.panel;
   const auto* in = static_cast<const std::byte*>(tile.activations);
+  Prefetcher prefetcher(tile, steps);
   for (std::int64_t i = 0; i < steps; ++i, weights += 128, in += 4 * kTokens) {
+    prefetcher.step();
     const __m512i low = load(weights);
     const __m512i high = load(weights + 64);
 #pragma GCC unroll 8
@@ -195,6 +216,7 @@ void grouped_panel(const LinearTile& tile) {
   const std::byte* block = tile.panel;
   const auto* in = static_cast<const ActivationBlock*>(tile.activations);
   const std::int64_t spans = tile.cols / (kBlockColumns * kSpan);
+  Prefetcher prefetcher(tile, spans * kSpan);
   for (std::int64_t s = 0; s < spans; ++s) {
     __m512 super[kHalves][2] = {};
     if constexpr (kSuper) {
@@ -212,6 +234,7 @@ void grouped_panel(const LinearTile& tile) {
       }
       block += block_bytes(kTraits);
       in += kTokens;
+      prefetcher.step();
     }
   }
   store(tile, sums);
