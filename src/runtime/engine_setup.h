@@ -23,7 +23,7 @@ struct EngineSettings {
   std::int64_t step_time_target_us = 0;  // see SchedulerLimits; 0: decode_slowdown_max decides
   double decode_slowdown_max = 2.0;
   bool prefix_caching = true;
-  std::string trace_path;  // empty: no trace
+  std::string trace_path{};  // empty: no trace
 };
 
 struct EngineSetup {
