@@ -36,6 +36,10 @@ void gather_group(const CachePlane& plane, const AttentionSlice& slice, std::int
       const std::int64_t to = cache_element(target, plane.dtype, even(dim), lane, c);
       std::memcpy(out + to * size, block + from * size, static_cast<std::size_t>(size));
     }
+    if (dim % 2 != 0 && plane.dtype == DType::kBF16) {  // a pair's other half: no stale NaN
+      const std::int64_t pad = cache_element(target, plane.dtype, even(dim), lane, dim);
+      std::memset(out + pad * size, 0, static_cast<std::size_t>(size));
+    }
   }
 }
 

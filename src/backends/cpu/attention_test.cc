@@ -6,8 +6,10 @@
 #include <cstring>
 #include <numeric>
 
+#include "backends/cpu/attention_run.h"
 #include "backends/cpu/cpu_device.h"
 #include "backends/cpu/random_weights.h"
+#include "backends/cpu/select.h"
 
 namespace kun {
 namespace {
@@ -64,6 +66,22 @@ class Cache {
     int count;
   };
 
+  // All but the slices.
+  AttentionArguments arguments(std::vector<float>& query, std::vector<float>& out,
+                               std::int64_t rows) const {
+    AttentionArguments result;
+    result.query = TensorView(reinterpret_cast<std::byte*>(query.data()), DType::kF32,
+                              {rows, shape_.heads, shape_.dim});
+    result.out = TensorView(reinterpret_cast<std::byte*>(out.data()), DType::kF32,
+                            {rows, shape_.heads, shape_.dim});
+    result.keys = keys_;
+    result.values = values_;
+    result.kv_heads = shape_.kv_heads;
+    result.scale = scale();
+    return result;
+  }
+  std::span<const std::int32_t> blocks() const { return blocks_; }
+
   // The rows of each range of `query` [positions, heads, dim], one slice each, one after the other.
   std::vector<float> attend(const std::vector<float>& query, std::span<const Range> ranges) {
     const auto row_size = static_cast<std::size_t>(shape_.heads * shape_.dim);
@@ -76,16 +94,8 @@ class Cache {
       rows.insert(rows.end(), begin, begin + static_cast<std::ptrdiff_t>(range.count * row_size));
     }
     std::vector<float> out(rows.size());
-    const auto count = static_cast<std::int64_t>(rows.size() / row_size);
-    AttentionArguments arguments;
-    arguments.query = TensorView(reinterpret_cast<std::byte*>(rows.data()), DType::kF32,
-                                 {count, shape_.heads, shape_.dim});
-    arguments.out = TensorView(reinterpret_cast<std::byte*>(out.data()), DType::kF32,
-                               {count, shape_.heads, shape_.dim});
-    arguments.keys = keys_;
-    arguments.values = values_;
-    arguments.kv_heads = shape_.kv_heads;
-    arguments.scale = scale();
+    AttentionArguments arguments =
+        this->arguments(rows, out, static_cast<std::int64_t>(rows.size() / row_size));
     arguments.slices = slices;
     device_->ops().attention(arguments);
     return out;
@@ -202,7 +212,7 @@ TEST_P(Attention, ReadsCachesOfOddGeometry) {
   for (const ComputeType compute : {ComputeType::kFloat32, ComputeType::kBFloat16}) {
     check_rows(GetParam(), compute, {4, 2, 16, 32}, 50, false);
     check_rows(GetParam(), compute, {4, 2, 16, 4}, 50, true);
-    check_rows(GetParam(), compute, {3, 3, 5, 16}, 50, true);
+    check_rows(GetParam(), compute, {3, 3, 5, 16}, 300, true);
     check_rows(GetParam(), compute, {2, 1, 7, 3}, 50, true);
   }
 }
@@ -232,6 +242,33 @@ TEST_P(Attention, GivesARowTheSameBitsInEveryChunking) {
             << "chunk " << chunk << " at " << first;
       }
     }
+  }
+}
+
+// Scratch comes with whatever the last operation left there.
+TEST_P(Attention, DoesNotReadStaleScratch) {
+  const Shape shape{3, 3, 5, 16};
+  const int positions = 300;
+  Inputs in(shape, positions);
+  for (const ComputeType compute : {ComputeType::kFloat32, ComputeType::kBFloat16}) {
+    Cache cache(GetParam(), compute, 1, shape, positions);
+    cache.store(in.keys, in.values, 0, positions);
+    const auto expected = cache.attend(in.query, 0, positions);
+    auto out = expected;
+    const AttentionSlice slice{0, positions, 0, cache.blocks()};
+    AttentionArguments arguments = cache.arguments(in.query, out, positions);
+    arguments.slices = {&slice, 1};
+    for (const CpuKernels* kernels : supported_kernels()) {
+      if (GetParam() != kernels->name) continue;
+      AttentionRun run(*kernels, arguments);
+      std::vector<AttentionItem> items;
+      run.plan(1, &items);
+      Scratch scratch;
+      constexpr std::int64_t kBytes = std::int64_t{1} << 20;
+      std::memset(scratch.get(kBytes), 0xFF, kBytes);
+      for (const AttentionItem& item : items) run.run(item, scratch);
+    }
+    ASSERT_EQ(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)), 0);
   }
 }
 
