@@ -72,7 +72,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   asio::awaitable<bool> read_request();
   asio::awaitable<bool> judge_head();
   asio::awaitable<bool> answer();
-  asio::awaitable<bool> send_output(Exchange::Output output, bool& head_sent);
+  asio::awaitable<bool> send_output(Exchange::Output output);
   asio::awaitable<void> refuse(HttpResponse response);
   asio::awaitable<bool> write_all(std::string bytes);
   asio::awaitable<void> wait_until(Clock::time_point deadline);
@@ -223,7 +223,6 @@ asio::awaitable<bool> HttpSession::answer() {
   } else {
     connections_.handler.handle(exchange_);
   }
-  bool head_sent = false;
   bool complete = false;
   while (!exchange_->closed() && !complete) {
     Exchange::Output output = exchange_->take();
@@ -234,7 +233,7 @@ asio::awaitable<bool> HttpSession::answer() {
       continue;
     }
     const bool ended = output.ended;
-    if (!co_await send_output(std::move(output), head_sent)) break;
+    if (!co_await send_output(std::move(output))) break;
     complete = ended;
     if (!ended) exchange_->notify_drained();
   }
@@ -245,7 +244,7 @@ asio::awaitable<bool> HttpSession::answer() {
   co_return complete && !read_ended_;
 }
 
-asio::awaitable<bool> HttpSession::send_output(Exchange::Output output, bool& head_sent) {
+asio::awaitable<bool> HttpSession::send_output(Exchange::Output output) {
   const HttpRequest& request = exchange_->request();
   HttpWireOptions wire = wire_options();
   wire.with_body = request.method != "HEAD";
@@ -259,7 +258,6 @@ asio::awaitable<bool> HttpSession::send_output(Exchange::Output output, bool& he
     const std::optional<std::size_t> length =
         output.streaming ? std::nullopt : std::optional(output.bytes.size());
     bytes = format_head(*output.head, length, wire);
-    head_sent = true;
   }
   if (wire.with_body) append_body(bytes, output.bytes, output.ended, wire);
   co_return co_await write_all(std::move(bytes));
