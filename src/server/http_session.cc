@@ -178,6 +178,7 @@ bool HttpSession::take_bytes() {
     std::size_t blank = 0;
     while (buffer_.compare(blank, 2, "\r\n") == 0) blank += 2;
     buffer_.erase(0, blank);
+    if (buffer_ == "\r") return false;  // perhaps the first half of such a line
   }
   if (buffer_.empty()) return false;
   const std::size_t used = parser_->feed(buffer_);

@@ -1,6 +1,9 @@
 // The wire: what a connection survives and what ends it.
 #include <sys/un.h>
 
+#include <chrono>
+#include <thread>
+
 #include "server/server_fixture.h"
 
 namespace kun {
@@ -43,7 +46,11 @@ TEST_F(WireTest, TakesChunkedBodiesInAnyPortions) {
   const std::string request =
       "\r\nPOST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
       "5;name=value\r\n{\"pro\r\n9\r\nmpt\":\"x\"}\r\n0\r\nX-Trailer: 5\r\n\r\n";
-  for (const char byte : request) ASSERT_TRUE(client.send({&byte, 1}));
+  for (const char byte : request) {
+    ASSERT_TRUE(client.send({&byte, 1}));
+    // Often enough the server has read one byte before the next is there.
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
   EXPECT_EQ(client.read_response().status, 200);
   EXPECT_EQ(client.request("GET", "/version").status, 200);
 }
