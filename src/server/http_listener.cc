@@ -240,8 +240,11 @@ bool HttpListener::Impl::wait_drained(std::chrono::milliseconds timeout) {
 void HttpListener::Impl::stop() {
   if (std::exchange(stopped_, true)) return;
   drain();
-  connections_.close_all();
-  if (!wait_drained(std::chrono::seconds(2))) {
+  const auto deadline = Clock::now() + std::chrono::seconds(2);
+  do {  // again and again: a connection may have been accepted just now
+    connections_.close_all();
+  } while (!wait_drained(std::chrono::milliseconds(20)) && Clock::now() < deadline);
+  if (connections_.count() > 0) {
     LOG(kWarning, fmt::format("{} connections did not close in time", connections_.count()));
   }
   io_.stop();
