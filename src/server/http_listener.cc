@@ -106,6 +106,8 @@ class HttpListener::Impl {
   ConnectionSet connections_;
   std::unique_ptr<asio::ssl::context> tls_;
   asio::io_context io_;
+  // Without it run() would return once all is closed, and what stop() posts would never happen.
+  asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   std::optional<asio::ip::tcp::acceptor> tcp_;
   std::optional<asio::local::stream_protocol::acceptor> unix_;
   int port_ = 0;
@@ -240,11 +242,8 @@ bool HttpListener::Impl::wait_drained(std::chrono::milliseconds timeout) {
 void HttpListener::Impl::stop() {
   if (std::exchange(stopped_, true)) return;
   drain();
-  const auto deadline = Clock::now() + std::chrono::seconds(2);
-  do {  // again and again: a connection may have been accepted just now
-    connections_.close_all();
-  } while (!wait_drained(std::chrono::milliseconds(20)) && Clock::now() < deadline);
-  if (connections_.count() > 0) {
+  connections_.close_all();
+  if (!wait_drained(std::chrono::seconds(2))) {
     LOG(kWarning, fmt::format("{} connections did not close in time", connections_.count()));
   }
   io_.stop();
