@@ -14,6 +14,7 @@ pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 find_package(prometheus-cpp REQUIRED COMPONENTS core)
 find_package(ZLIB REQUIRED)
 find_package(CURL 7.76 REQUIRED)
+pkg_check_modules(YAML_CPP REQUIRED IMPORTED_TARGET yaml-cpp)
 include(cmake/bridge.cmake)
 
 set(base_externals fmt::fmt spdlog::spdlog)

@@ -1,6 +1,10 @@
 // kun bench: latency, throughput, serve, kernels.
+#include <iostream>
+
 #include "bench_offline.h"
+#include "bench_serve.h"
 #include "cli.h"
+#include "kernel_bench.h"
 
 namespace kun {
 namespace {
@@ -48,6 +52,50 @@ void add_throughput(CLI::App& bench, Action& action) {
       [arguments, &action] { action = [arguments] { return run_throughput_bench(*arguments); }; });
 }
 
+void add_serve(CLI::App& bench, Action& action) {
+  auto* command = bench.add_subcommand("serve", "Streaming clients against a running server");
+  auto arguments = std::make_shared<ServeBenchArguments>();
+  command->add_option("--url", arguments->url, "the server")->capture_default_str();
+  command->add_option("--model", arguments->model, "model name (default: the server's first)");
+  command->add_option("--api-key", arguments->api_key, "key to send");
+  command->add_option("--num-prompts", arguments->request_count, "requests in all")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--max-concurrency", arguments->concurrency, "clients at a time")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("--request-rate", arguments->request_rate, "arrivals per second (0: none)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--input-len", arguments->input_length, "prompt tokens of each request's own")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--prefix-len", arguments->prefix_length, "prompt tokens all requests share")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--output-len", arguments->output_length, "output tokens")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--vocab-size", arguments->vocabulary, "prompts are random ids below this")
+      ->check(CLI::Range(16, 1 << 24))
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "print one JSON object");
+  command->callback(
+      [arguments, &action] { action = [arguments] { return run_serve_bench(*arguments); }; });
+}
+
+void add_kernels(CLI::App& bench, Action& action) {
+  auto* command = bench.add_subcommand("kernels", "Kernels beside this machine's roofline");
+  auto options = std::make_shared<KernelBenchOptions>();
+  command->add_option("--kernels", options->kernels, "kernel table (default: the best)");
+  command->add_option("--threads", options->thread_count, "compute threads (0: one per core)")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "print one JSON object");
+  command->callback(
+      [options, &action] { action = [options] { return run_kernel_bench(*options, std::cout); }; });
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& app, Action& action) {
@@ -55,6 +103,8 @@ void add_bench_command(CLI::App& app, Action& action) {
   command->require_subcommand(1);
   add_latency(*command, action);
   add_throughput(*command, action);
+  add_serve(*command, action);
+  add_kernels(*command, action);
 }
 
 }  // namespace kun

@@ -2,10 +2,22 @@
 // Exit codes: 0 done, 1 failed, 2 unusable arguments.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "base/log.h"
 #include "cli.h"
+#include "config_arguments.h"
+
+namespace {
+
+// Says what went wrong in one line and gives the exit code.
+int failed(const kun::Status& status) {
+  fmt::print(stderr, "kun: {}: {}\n", kun::code_name(status.code()), status.message());
+  return status.code() == kun::StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{"Kun serves DeepSeek-family language models on CPUs", "kun"};
@@ -23,13 +35,15 @@ int main(int argc, char** argv) {
   kun::add_inspect_command(app, action);
   kun::add_pull_command(app, action);
   kun::add_bench_command(app, action);
+  auto arguments = kun::expand_config_arguments({argv + 1, argv + argc});
+  if (!arguments) return failed(arguments.error());
+  std::ranges::reverse(*arguments);  // CLI11 takes a vector from its back
   try {
-    app.parse(argc, argv);
+    app.parse(*arguments);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return failed(kun::invalid_argument(fmt::format("{}; see --help", error.what())));
   }
   const kun::Status status = action();
-  if (status.ok()) return 0;
-  fmt::print(stderr, "kun: {}: {}\n", kun::code_name(status.code()), status.message());
-  return status.code() == kun::StatusCode::kInvalidArgument ? 2 : 1;
+  return status.ok() ? 0 : failed(status);
 }

@@ -24,7 +24,7 @@ struct Arguments {
   std::string generation_config = "auto";
   std::string metrics_access = "open";
   std::string health_access = "open";
-  double step_time_target_ms = 50.0;
+  double step_time_target_ms = 0.0;
   int shutdown_timeout_seconds = 60;
 };
 
@@ -109,7 +109,6 @@ struct Loaded {
 Result<Loaded> load(const Arguments& arguments, Server& server) {
   Loaded loaded;
   ASSIGN_OR_RETURN(loaded.open.device, open_device(arguments.model));
-  LOG(kInfo, loaded.open.device->description());
   BundleOptions options = arguments.bundle;
   options.progress = [&server](std::int64_t done, std::int64_t total) {
     server.set_loading_progress(
@@ -244,8 +243,14 @@ void add_engine_flags(CLI::App& command, Arguments& a) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command
+      .add_option("--decode-slowdown-max", a.engine.decode_slowdown_max,
+                  "a step in which prompts join running streams takes at most this many times a "
+                  "step without (0: no bound)")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command
       .add_option("--step-time-target-ms", a.step_time_target_ms,
-                  "prompts join running streams only as far as a step stays within this (0: off)")
+                  "the same as a fixed time (0: --decode-slowdown-max decides)")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", a.engine.prefix_caching,
@@ -262,6 +267,8 @@ void add_serve_command(CLI::App& app, Action& action) {
   add_server_flags(*command, *arguments);
   add_model_flags(*command, *arguments);
   add_engine_flags(*command, *arguments);
+  // Replaced by the file's flags before the command line is parsed; here for --help alone.
+  command->add_option("--config", "YAML file with flags: host: 0.0.0.0")->type_name("FILE");
   command->footer("Limits:\n" + describe(arguments->server.limits));
   command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
 }

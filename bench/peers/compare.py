@@ -60,7 +60,7 @@ def main():
     python = peer_python()
     lengths = ["--input-len", args.input_len, "--output-len", args.output_len,
                "--threads", args.threads]
-    peer = [python, HERE / "llama_cpp.py", args.model, *lengths]
+    peer = [python, HERE / "time_llama_cpp.py", args.model, *lengths]
     kun = [args.kun, "bench", "latency", args.model, *lengths, "--json", "--batch-size"]
 
     rows = {"prefill, 1 user": [], "decode, 1 user": [], f"decode, {args.users} users": []}

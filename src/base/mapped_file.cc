@@ -12,7 +12,8 @@
 namespace kun {
 
 Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not blocking: a FIFO without a writer would hold us here before we see that it is no file.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
     return not_found(fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)));
   }

@@ -22,8 +22,8 @@ nn::RopeScaling read_rope_scaling(ConfigReader& read, int context_length_max) {
     scaling.kind = nn::RopeScaling::Kind::kLlama3;
     read.read("rope_scaling.low_freq_factor", scaling.low_frequency_factor, 1e-3, 1e6);
     read.read("rope_scaling.high_freq_factor", scaling.high_frequency_factor, 1e-3, 1e6);
-    if (scaling.high_frequency_factor <= scaling.low_frequency_factor) {
-      read.fail("rope_scaling.high_freq_factor must be above low_freq_factor");
+    if (scaling.high_frequency_factor < scaling.low_frequency_factor) {
+      read.fail("rope_scaling.high_freq_factor must not be below low_freq_factor");
     }
   } else if (kind == "yarn") {
     scaling.kind = nn::RopeScaling::Kind::kYarn;

@@ -8,11 +8,13 @@ namespace kun::nn {
 namespace {
 
 // Llama 3.1: wavelengths beyond the original context turn `factor` times slower, short ones as
-// before, those between in proportion (transformers modeling_rope_utils.py, _compute_llama3).
+// before, those between in proportion (transformers modeling_rope_utils.py, _compute_llama3). Equal
+// factors leave nothing between but one wavelength, which then counts as long.
 double llama3_frequency(double frequency, const RopeScaling& s) {
   const double wavelength = 2.0 * std::numbers::pi / frequency;
   if (wavelength < s.original_context / s.high_frequency_factor) return frequency;
-  if (wavelength > s.original_context / s.low_frequency_factor) return frequency / s.factor;
+  const bool is_long = wavelength > s.original_context / s.low_frequency_factor;
+  if (is_long || s.low_frequency_factor == s.high_frequency_factor) return frequency / s.factor;
   const double share = (s.original_context / wavelength - s.low_frequency_factor) /
                        (s.high_frequency_factor - s.low_frequency_factor);
   return frequency * ((1.0 - share) / s.factor + share);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 namespace kun::nn {
@@ -46,6 +47,20 @@ TEST(Rope, Llama3ScalingSlowsOnlyLongWavelengths) {
     const double expected = i <= 28 ? 1.0 : (i >= 35 ? 8.0 : blended[i - 29]);
     EXPECT_NEAR(divisor, expected, 1e-6) << "pair " << i;
   }
+}
+
+TEST(Rope, Llama3ScalingWithEqualFactorsHasTwoBandsAndNoGap) {
+  const Rope rope({.width = 4,
+                   .theta = 10000.0,
+                   .layout = RopeLayout::kHalf,
+                   .scaling = {.kind = RopeScaling::Kind::kLlama3,
+                               .factor = 4.0,
+                               .original_context = 4.0 * std::numbers::pi,
+                               .low_frequency_factor = 2.0,
+                               .high_frequency_factor = 2.0}});
+  // The wavelength of pair 0, 2 pi, is exactly the border: neither shorter nor longer.
+  expect_frequency(rope, 0, 0.25);
+  expect_frequency(rope, 1, 0.01 / 4.0);
 }
 
 TEST(Rope, YarnMatchesDeepSeekV3) {

@@ -16,6 +16,10 @@
 namespace kun {
 namespace {
 
+// Prompt tokens that join running streams in any case: fewer would waste what reading the weights
+// once for all of them saves.
+constexpr int kTokensPerStepMin = 8;
+
 std::int64_t token_capacity(const KvLayout& layout, const std::vector<int>& block_counts) {
   std::int64_t tokens = std::numeric_limits<std::int64_t>::max();
   for (std::size_t i = 0; i < layout.groups.size(); ++i) {
@@ -86,7 +90,9 @@ Result<EngineSetup> make_engine(const ModelBundle& bundle, Ops& ops,
 
   EngineOptions options;
   options.limits.tokens_per_step_max = settings.tokens_per_step_max;
+  options.limits.tokens_per_step_min = std::min(kTokensPerStepMin, settings.tokens_per_step_max);
   options.limits.step_time_target = settings.step_time_target_us;
+  options.limits.decode_slowdown_max = settings.decode_slowdown_max;
   options.limits.sequences_running_max = settings.sequences_running_max;
   options.limits.sequences_waiting_max = settings.sequences_waiting_max;
   options.limits.context_length_max = setup.context_length;

@@ -20,7 +20,8 @@ struct EngineSettings {
   int sequences_running_max = 256;
   int sequences_waiting_max = 1024;
   int tokens_per_step_max = 2048;
-  std::int64_t step_time_target_us = 0;  // 0: see SchedulerLimits
+  std::int64_t step_time_target_us = 0;  // see SchedulerLimits; 0: decode_slowdown_max decides
+  double decode_slowdown_max = 2.0;
   bool prefix_caching = true;
   std::string trace_path;  // empty: no trace
 };

@@ -1,20 +1,14 @@
 // Where a model that is given by name lies.
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <vector>
 
+#include "base/kun_home.h"
 #include "runtime/model_bundle.h"
 
 namespace kun {
 namespace {
-
-std::filesystem::path kun_home() {
-  if (const char* home = std::getenv("KUN_HOME"); home != nullptr && *home != '\0') return home;
-  const char* user = std::getenv("HOME");
-  return std::filesystem::path(user != nullptr ? user : ".") / ".cache" / "kun";
-}
 
 // A folder that holds one GGUF file and no configuration stands for that file.
 std::filesystem::path only_gguf_in(const std::filesystem::path& folder) {

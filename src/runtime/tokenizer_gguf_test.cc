@@ -6,6 +6,11 @@
 #include <gtest/gtest.h>
 #include <simdjson.h>
 
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>

@@ -19,9 +19,11 @@ namespace kun {
 using Microseconds = std::int64_t;
 
 struct SchedulerLimits {
-  int tokens_per_step_max = 2048;     // upper end of the adaptive budget
-  int tokens_per_step_min = 64;       // lower end
-  Microseconds step_time_target = 0;  // the budget adapts to it; 0: always tokens_per_step_max
+  int tokens_per_step_max = 2048;  // upper end of the adaptive budget
+  int tokens_per_step_min = 64;    // lower end
+  // How long a step may take in which prompts join running readers; the budget adapts to it.
+  Microseconds step_time_target = 0;  // 0: decode_slowdown_max decides
+  double decode_slowdown_max = 0.0;   // times a step without prompts; 0: always tokens_per_step_max
   int sequences_running_max = 256;
   int sequences_waiting_max = 1024;
   int context_length_max = 4096;

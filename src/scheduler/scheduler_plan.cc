@@ -47,8 +47,11 @@ void Scheduler::Impl::start_plan(Microseconds now) {
 // Readers in mid-sentence set the pace: beside them prompts get what fits into the target time.
 int Scheduler::Impl::prompt_budget(int decode_count) const {
   const int most = limits_.tokens_per_step_max;
-  if (limits_.step_time_target <= 0 || decode_count == 0 || !cost_.known()) return most;
-  const double count = cost_.tokens_within(limits_.step_time_target, decode_count);
+  const double target = limits_.step_time_target > 0
+                            ? static_cast<double>(limits_.step_time_target)
+                            : limits_.decode_slowdown_max * cost_.step_us(decode_count);
+  if (target <= 0.0 || decode_count == 0 || !cost_.known()) return most;
+  const double count = cost_.tokens_within(target, decode_count);
   return static_cast<int>(
       std::clamp(count, double(limits_.tokens_per_step_min), static_cast<double>(most)));
 }

@@ -317,26 +317,46 @@ TEST_F(SchedulerTest, LetsNobodyPassALongPromptThatWaits) {
   EXPECT_EQ(plan().slices.size(), 1U);
 }
 
-// A worker whose step costs 1000 us and 10 us per token.
-TEST_F(SchedulerTest, FitsPromptsIntoTheStepTimeWhileSomebodyReads) {
-  limits_.block_counts = {8192};
-  limits_.context_length_max = 16000;
-  limits_.tokens_per_step_max = 2048;
-  limits_.tokens_per_step_min = 16;
-  limits_.step_time_target = 4000;
-  limits_.prefix_caching = false;
-  add(spec(1, 2000, 1000));
-  std::vector<std::size_t> totals;
-  for (int i = 0; i < 40; ++i) {
-    if (i == 1) add(spec(2, 15000));
-    const BatchPlan& next = plan();
-    const Counts each = counts(next);
-    totals.push_back(std::accumulate(each.begin(), each.end(), std::size_t{0}));
-    now_ += 1000 + 10 * static_cast<Microseconds>(totals.back());
-    scheduler().apply(result_of(next), now_);
+class StepTime : public SchedulerTest {
+ protected:
+  StepTime() {
+    limits_.block_counts = {8192};
+    limits_.context_length_max = 16000;
+    limits_.tokens_per_step_max = 2048;
+    limits_.tokens_per_step_min = 16;
+    limits_.prefix_caching = false;
   }
-  EXPECT_EQ(totals[0], 2000U);  // nobody read yet
-  for (std::size_t i = 20; i < 40; ++i) EXPECT_NEAR(static_cast<double>(totals[i]), 300.0, 5.0);
+
+  // Tokens per step while one sequence reads and a long prompt arrives, on a worker whose step
+  // costs 1000 us and 10 us per token. Checks that nothing holds the first prompt back.
+  std::vector<double> step_totals() {
+    add(spec(1, 2000, 1000));
+    std::vector<double> totals;
+    for (int i = 0; i < 40; ++i) {
+      if (i == 1) add(spec(2, 15000));
+      const BatchPlan& next = plan();
+      const Counts each = counts(next);
+      const auto total = std::accumulate(each.begin(), each.end(), std::size_t{0});
+      totals.push_back(static_cast<double>(total));
+      now_ += 1000 + 10 * static_cast<Microseconds>(total);
+      scheduler().apply(result_of(next), now_);
+    }
+    EXPECT_EQ(totals[0], 2000.0);
+    return totals;
+  }
+};
+
+TEST_F(StepTime, FitsPromptsIntoTheTargetWhileSomebodyReads) {
+  limits_.step_time_target = 4000;
+  const std::vector<double> totals = step_totals();
+  for (std::size_t i = 20; i < 40; ++i) EXPECT_NEAR(totals[i], 300.0, 5.0);
+}
+
+TEST_F(StepTime, SlowsReadersDownByNoMoreThanAllowed) {
+  limits_.decode_slowdown_max = 2.0;
+  const std::vector<double> totals = step_totals();
+  // 2 x (1000 + 10) us hold 102 tokens.
+  for (std::size_t i = 20; i < 40; ++i) EXPECT_NEAR(totals[i], 102.0, 3.0);
 }
 
 TEST_F(SchedulerTest, WritesATraceWithoutTokens) {

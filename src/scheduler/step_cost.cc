@@ -44,8 +44,8 @@ void StepCost::observe(int token_count, std::int64_t elapsed_us) {
   fixed_us_ = mean_time - per_token_us_ * mean_tokens;
 }
 
-double StepCost::tokens_within(std::int64_t target_us, int token_count) const {
-  return (static_cast<double>(target_us) - fixed_us_) / per_token_us_ - token_count;
+double StepCost::tokens_within(double target_us, int token_count) const {
+  return (target_us - fixed_us_) / per_token_us_ - token_count;
 }
 
 }  // namespace kun

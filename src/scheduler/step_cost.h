@@ -15,7 +15,10 @@ class StepCost {
   bool known() const { return weight_ > 0.0; }
 
   // How many tokens beside `token_count` others keep a step within `target_us`; may be negative.
-  double tokens_within(std::int64_t target_us, int token_count) const;
+  double tokens_within(double target_us, int token_count) const;
+
+  // What a step of `token_count` tokens takes.
+  double step_us(int token_count) const { return fixed_us_ + per_token_us_ * token_count; }
 
   double fixed_us() const { return fixed_us_; }
   double per_token_us() const { return per_token_us_; }

@@ -54,7 +54,6 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
         signal_(socket_.get_executor()),
         write_deadline_(socket_.get_executor()) {
     if (tls != nullptr) tls_.emplace(socket_, *tls);
-    connections_.add(this);
   }
 
   ~HttpSession() {
@@ -159,11 +158,12 @@ asio::awaitable<bool> HttpSession::read_request() {
       started = true;
       deadline = Clock::now() + limits_.header_timeout;
     }
-    if (read_ended_ || (connections_.draining && !started && !had_head)) co_return false;
+    const bool begun = started || parser_->state() != HttpParser::State::kHeader;
+    if (read_ended_ || (connections_.draining && !begun)) co_return false;
     start_read();
     co_await wait_until(deadline);
     if (Clock::now() < deadline) continue;
-    if (started || had_head) {
+    if (begun) {
       co_await refuse(connections_.handler.malformed(408, "the request did not arrive in time"));
     }
     co_return false;
@@ -420,6 +420,7 @@ void ConnectionSet::close_all() {
 void start_session(asio::io_context& io, asio::ssl::context* tls, int fd, int family,
                    ConnectionSet& connections) {
   const auto session = std::make_shared<HttpSession>(io, tls, fd, family, connections);
+  connections.add(session.get());  // not before it can be shared
   asio::co_spawn(session->executor(), session->run(), asio::detached);
 }
 

@@ -131,7 +131,10 @@ TEST_F(LifeTest, DrainingFinishesWhatRunsAndTakesNothingNew) {
   TestClient idle(server_->port());
   EXPECT_EQ(idle.request("GET", "/version").status, 200);
   TestClient half(server_->port());
-  half.send("POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 14\r\n\r\n");
+  half.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 14\r\n"
+      "Expect: 100-continue\r\n\r\n");
+  EXPECT_EQ(half.read_response().status, 100);
   ASSERT_TRUE(eventually([&] { return generator_.running_count() == 1; }));
   bool drained = false;
   std::thread drainer([&] { drained = server_->drain(std::chrono::seconds(10)); });

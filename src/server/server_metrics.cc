@@ -246,6 +246,18 @@ void ServerMetrics::Impl::add_engine(std::vector<MetricFamily>& families,
   counter("vllm:corrupted_requests_total", "Requests with logits that were not finite.",
           stats.corrupted_count);
   families.push_back(step_tokens(stats, model.labels));
+  MetricFamily by_source = {"vllm:prompt_tokens_by_source_total",
+                            "Prompt tokens by where they came from.",
+                            MetricType::Counter,
+                            {}};
+  for (const auto& [source, value] : {std::pair{"local_compute", stats.computed_prompt_token_count},
+                                      std::pair{"local_cache_hit", stats.prefix_hit_token_count}}) {
+    Labels labels = model.labels;
+    labels["source"] = source;
+    by_source.metric.push_back(
+        single("", "", MetricType::Counter, labels, static_cast<double>(value)).metric.front());
+  }
+  families.push_back(std::move(by_source));
 }
 
 std::string ServerMetrics::page(const EngineStats* stats) const {

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::string_view kMetaspace = "▁";
 constexpr std::size_t kWordBytesMax = 64U << 20U;   // longer words are cut: positions have 32 bits
+constexpr std::size_t kPieceBytesMax = 64U << 10U;  // longer words are no pieces
 constexpr std::size_t kScoredPieceBytesMax = 1024;  // a piece of n bytes has up to n - 1 merges
 
 // Calls visit(left, right) for every way to cut `piece` in two.
@@ -137,7 +138,7 @@ void BpeModel::add_scored_merges(const std::vector<float>& scores) {
 // Without pre-tokenizer a text is one word, but no merge crosses the place before a "▁" unless
 // some piece has "▁" behind another character. Where none has, words end there.
 void BpeModel::find_word_ends(const std::vector<MergeSpec>& merges) {
-  if (vocabulary_->find_in_model(kMetaspace) < 0) return;
+  if (ignore_merges_ || vocabulary_->find_in_model(kMetaspace) < 0) return;
   const auto crosses = [](std::string_view piece) {
     for (std::size_t at = piece.find(kMetaspace, 1); at != std::string_view::npos;
          at = piece.find(kMetaspace, at + 1)) {
@@ -169,16 +170,6 @@ std::size_t BpeModel::word_end(std::string_view piece, std::size_t from) const {
 
 void BpeModel::encode(std::string_view piece, BpeScratch& scratch,
                       std::vector<Token>& tokens) const {
-  if (ignore_merges_) {
-    const Token whole = vocabulary_->find_in_model(
-        kind_ == TokenizerModel::kByteBpe && piece.size() <= WordCache::kWordBytesMax * 8
-            ? spell_bytes(piece)
-            : std::string(piece.substr(0, WordCache::kWordBytesMax * 8)));
-    if (whole >= 0) {
-      tokens.push_back(whole);
-      return;
-    }
-  }
   for (std::size_t at = 0; at < piece.size();) {
     const std::size_t end = word_end(piece, at);
     encode_word(piece.substr(at, end - at), scratch, tokens);
@@ -197,13 +188,22 @@ void BpeModel::encode_word(std::string_view word, BpeScratch& scratch,
     }
   }
   scratch.symbols.clear();
-  if (kind_ == TokenizerModel::kByteBpe) {
+  const Token whole = ignore_merges_ ? find_whole(word) : -1;
+  if (whole >= 0) {
+    scratch.symbols.push_back(whole);
+  } else if (kind_ == TokenizerModel::kByteBpe) {
     encode_bytes(word, scratch);
   } else {
     encode_characters(word, scratch);
   }
   if (cached) scratch.cache.insert(word, scratch.symbols);
   tokens.insert(tokens.end(), scratch.symbols.begin(), scratch.symbols.end());
+}
+
+Token BpeModel::find_whole(std::string_view word) const {
+  if (word.size() > kPieceBytesMax) return -1;
+  if (kind_ != TokenizerModel::kByteBpe) return vocabulary_->find_in_model(word);
+  return vocabulary_->find_in_model(spell_bytes(word));
 }
 
 void BpeModel::encode_bytes(std::string_view word, BpeScratch& scratch) const {

@@ -8,7 +8,6 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
@@ -45,6 +44,7 @@ class BpeModel {
   Token virtual_symbol(std::string_view character);
 
   void encode_word(std::string_view word, BpeScratch& scratch, std::vector<Token>& tokens) const;
+  Token find_whole(std::string_view word) const;
   void encode_bytes(std::string_view word, BpeScratch& scratch) const;
   void encode_characters(std::string_view word, BpeScratch& scratch) const;
   void push_unknown(std::string_view character, std::vector<Token>& symbols) const;

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "text/regex.h"
 
@@ -87,15 +87,15 @@ TEST(Regex, TakesTrailingSpaceToTheEndOfTheLine) {
 
 TEST(Regex, EndsOnRunsThatWouldTakeQuadraticTime) {
   const std::string text = std::string(1U << 20U, ' ') + "1";
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   EXPECT_TRUE(matches("\\s+$", text).empty());
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  EXPECT_LT(std::clock() - start, 2 * CLOCKS_PER_SEC);
 }
 
 TEST(Regex, GivesUpOnExponentialPatternsInsteadOfHanging) {
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   EXPECT_TRUE(matches("(?:a|aa)+b", std::string(64, 'a')).empty());
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_LT(std::clock() - start, 20 * CLOCKS_PER_SEC);
 }
 
 TEST(Regex, FindsVeryLongMatches) {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <random>
 
 namespace kun {
@@ -107,11 +107,11 @@ TEST(StopStrings, CountsTheTokensThatReachTheMatch) {
 TEST(StopStrings, TakesTimeLinearInTextAndStrings) {
   std::vector<std::string> strings;
   for (int i = 0; i < 2000; ++i) strings.push_back(std::string(200, 'a') + std::to_string(i) + "z");
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const std::string text(1U << 20U, 'a');
   const Outcome outcome = run(StopStrings(std::move(strings)), text, 3, false);
   EXPECT_EQ(outcome.emitted.size(), text.size());
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(std::clock() - start, 5 * CLOCKS_PER_SEC);
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ using Segment = AddedTokenMatcher::Segment;
 
 constexpr std::size_t kAddedTokenCountMax = 1U << 20U;
 constexpr std::size_t kWorkspacesKeptMax = 64;
+constexpr std::size_t kKeptTextBytesMax = 1U << 20U;  // a workspace grows with its longest text
 
 struct Workspace {
   std::vector<Segment> raw_segments;
@@ -141,7 +142,7 @@ std::vector<Token> BpeTokenizer::encode(std::string_view text, bool add_special_
                    *workspace, tokens);
   }
   if (add_special_tokens) tokens.insert(tokens.end(), suffix_.begin(), suffix_.end());
-  workspaces_.give_back(std::move(workspace));
+  if (text.size() <= kKeptTextBytesMax) workspaces_.give_back(std::move(workspace));
   return tokens;
 }
 

@@ -96,7 +96,8 @@ double term_sum(const WeightView& view, std::int64_t row, PanelFormat format, co
     const float* x = in + b * kBlockColumns;
     double largest = 0.0;
     for (int i = 0; i < kBlockColumns; ++i) {
-      largest = std::fmax(largest, std::fabs(static_cast<double>(x[i])));
+      const double size = std::fabs(static_cast<double>(x[i]));
+      if (size > largest) largest = size;
     }
     for (int i = 0; i < kBlockColumns; ++i) {
       const Affine map = affine(block, traits, i / traits.group);

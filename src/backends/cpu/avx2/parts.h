@@ -8,5 +8,6 @@ namespace kun {
 void add_avx2_linear(CpuKernels* table);
 void add_avx2_attention(CpuKernels* table);
 void add_avx2_rows(CpuKernels* table);
+void add_avx2_peaks(CpuKernels* table);
 
 }  // namespace kun

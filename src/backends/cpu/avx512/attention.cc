@@ -52,25 +52,27 @@ void score_groups(const AttentionTile& tile, int query, int group) {
   constexpr int kElements = Cache::kPositionsPerStep;
   const int steps = tile.dim / kElements;
   const auto* q = static_cast<const std::byte*>(tile.queries) + std::int64_t{query} * steps * 4;
-  __m512 sums[kQueries][kGroups];
-  for (auto& row : sums) {
-    for (__m512& sum : row) sum = _mm512_setzero_ps();
-  }
+  __m512 sums[kQueries][kGroups] = {};
   for (int i = 0; i < steps; ++i) {
     __m512i keys[kGroups];
+#pragma GCC unroll 8
     for (int g = 0; g < kGroups; ++g) {
       keys[g] = _mm512_loadu_si512(tile.keys[group + g] + std::int64_t{i} * 64);
     }
+#pragma GCC unroll 8
     for (int n = 0; n < kQueries; ++n) {
       const __m512i element = broadcast(q + (n * steps + i) * 4);
+#pragma GCC unroll 8
       for (int g = 0; g < kGroups; ++g) {
         sums[n][g] = Cache::multiply_add(keys[g], element, sums[n][g]);
       }
     }
   }
   const __m512 scale = _mm512_set1_ps(tile.scale);
+#pragma GCC unroll 8
   for (int n = 0; n < kQueries; ++n) {
     float* out = tile.scores + (query + n) * kSplitPositions + group * kGroupPositions;
+#pragma GCC unroll 8
     for (int g = 0; g < kGroups; ++g) {
       _mm512_storeu_ps(out + g * kGroupPositions, _mm512_mul_ps(sums[n][g], scale));
     }
@@ -149,8 +151,9 @@ __m512i load_values(const AttentionTile& tile, int step, int first, __mmask16 ma
 // The steps past those all queries of a pass share, the last of which may be half a pair: what lies
 // behind it is not this query's to touch, even with weight zero.
 template <class Cache, int kVectors>
-void finish_query(const AttentionTile& tile, int query, int first_step, int first, __mmask16 last,
-                  __m512 (&sums)[kVectors]) {
+[[gnu::always_inline]] inline void finish_query(const AttentionTile& tile, int query,
+                                                int first_step, int first, __mmask16 last,
+                                                __m512 (&sums)[kVectors]) {
   const int count = tile.counts[query];
   const auto* weights = reinterpret_cast<const std::byte*>(tile.scores + query * kSplitPositions);
   const int steps = (count + Cache::kPositionsPerStep - 1) / Cache::kPositionsPerStep;
@@ -158,6 +161,7 @@ void finish_query(const AttentionTile& tile, int query, int first_step, int firs
     const bool half = (step + 1) * Cache::kPositionsPerStep > count;
     const __m512i keep = _mm512_set1_epi32(half ? 0xFFFF : -1);
     const __m512i weight = broadcast(weights + step * 4);
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const __mmask16 mask = v + 1 == kVectors ? last : static_cast<__mmask16>(0xFFFF);
       const __m512i values = load_values<Cache>(tile, step, first + 16 * v, mask);
@@ -175,26 +179,28 @@ void weigh_elements(const AttentionTile& tile, int query, int first) {
   }
   const int steps = common / Cache::kPositionsPerStep;
   const auto* weights = reinterpret_cast<const std::byte*>(tile.scores + query * kSplitPositions);
-  __m512 sums[kQueries][kVectors];
-  for (auto& row : sums) {
-    for (__m512& sum : row) sum = _mm512_setzero_ps();
-  }
+  __m512 sums[kQueries][kVectors] = {};
   for (int step = 0; step < steps; ++step) {
     __m512i values[kVectors];
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const __mmask16 mask = v + 1 == kVectors ? last : static_cast<__mmask16>(0xFFFF);
       values[v] = load_values<Cache>(tile, step, first + 16 * v, mask);
     }
+#pragma GCC unroll 8
     for (int n = 0; n < kQueries; ++n) {
       const __m512i weight = broadcast(weights + (n * kSplitPositions + step) * 4);
+#pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
         sums[n][v] = Cache::multiply_add(values[v], weight, sums[n][v]);
       }
     }
   }
+#pragma GCC unroll 8
   for (int n = 0; n < kQueries; ++n) {
     finish_query<Cache, kVectors>(tile, query + n, steps, first, last, sums[n]);
     float* out = tile.out + (query + n) * tile.value_dim + first;
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const __mmask16 mask = v + 1 == kVectors ? last : static_cast<__mmask16>(0xFFFF);
       _mm512_mask_storeu_ps(out + 16 * v, mask, sums[n][v]);

@@ -25,13 +25,16 @@ __m512 load_f16(const std::byte* data) {
 }
 
 template <int kTokens>
-void store(const LinearTile& tile, const __m512 (&sums)[kHalves][kTokens]) {
+[[gnu::always_inline]] inline void store(const LinearTile& tile,
+                                         const __m512 (&sums)[kHalves][kTokens]) {
+#pragma GCC unroll 8
   for (int h = 0; h < kHalves; ++h) {
     const int rows = tile.rows - 16 * h;
     if (rows <= 0) return;
     const auto mask = static_cast<__mmask16>(rows >= 16 ? 0xFFFFU : (1U << rows) - 1U);
     const __m512 bias = tile.bias == nullptr ? _mm512_setzero_ps()
                                              : _mm512_maskz_loadu_ps(mask, tile.bias + 16 * h);
+#pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) {
       float* out = tile.out + t * tile.out_stride + 16 * h;
       __m512 value = _mm512_add_ps(sums[h][t], bias);
@@ -60,15 +63,13 @@ struct Bf16Step {
 // A step is one column (F32) or a pair of columns (BF16); both take 4 bytes of input.
 template <class Step, int kTokens>
 void float_panel(const LinearTile& tile, std::int64_t steps) {
-  __m512 sums[kHalves][kTokens];
-  for (auto& half : sums) {
-    for (__m512& sum : half) sum = _mm512_setzero_ps();
-  }
+  __m512 sums[kHalves][kTokens] = {};
   const std::byte* weights = tile.panel;
   const auto* in = static_cast<const std::byte*>(tile.activations);
   for (std::int64_t i = 0; i < steps; ++i, weights += 128, in += 4 * kTokens) {
     const __m512i low = load(weights);
     const __m512i high = load(weights + 64);
+#pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) {
       sums[0][t] = Step::multiply_add(low, in + 4 * t, sums[0][t]);
       sums[1][t] = Step::multiply_add(high, in + 4 * t, sums[1][t]);
@@ -94,7 +95,7 @@ struct Bf16Panel {
 
 // 16 scales of a plane; `super` multiplies integer steps.
 template <ScaleKind kKind>
-__m512 load_scales(const std::byte* data, __m512 super) {
+[[gnu::always_inline]] inline __m512 load_scales(const std::byte* data, __m512 super) {
   if constexpr (kKind == ScaleKind::kF32) return _mm512_loadu_ps(data);
   if constexpr (kKind == ScaleKind::kF16) return load_f16(data);
   if constexpr (kKind == ScaleKind::kSuper) {
@@ -115,14 +116,15 @@ __m512i dot(__m512i sum, __m512i weights, const std::int8_t* in) {
 // Adds the products of one group of columns to `dots` for 16 rows. Codes are unsigned here; what
 // that adds was put into the start value.
 template <PanelFormat kFormat, int kTokens>
-void dot_group(const std::byte* codes, int group, const ActivationBlock* in,
-               __m512i (&dots)[kTokens]) {
+[[gnu::always_inline]] inline void dot_group(const std::byte* codes, int group,
+                                             const ActivationBlock* in, __m512i (&dots)[kTokens]) {
   constexpr PanelTraits kTraits = panel_traits(kFormat);
   const int first = group * kTraits.group;
   if constexpr (kTraits.bits == 8) {
     const __m512i flip = _mm512_set1_epi8(-128);
     for (int c = first; c < first + kTraits.group; c += 4) {
       const __m512i weights = _mm512_xor_si512(load(codes + c * kPanelRows), flip);
+#pragma GCC unroll 8
       for (int t = 0; t < kTokens; ++t) {
         dots[t] = dot(dots[t], weights, in[t].codes + c);
       }
@@ -133,6 +135,7 @@ void dot_group(const std::byte* codes, int group, const ActivationBlock* in,
       const __m512i both = load(codes + c / 8 * kPanelRows * 4);
       const __m512i low = _mm512_and_si512(both, mask);
       const __m512i high = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
+#pragma GCC unroll 8
       for (int t = 0; t < kTokens; ++t) {
         dots[t] = dot(dots[t], low, in[t].codes + c);
         dots[t] = dot(dots[t], high, in[t].codes + c + 4);
@@ -143,7 +146,7 @@ void dot_group(const std::byte* codes, int group, const ActivationBlock* in,
 
 // Where a group's dot product starts: -offset * sum of the activations' codes.
 template <PanelFormat kFormat>
-__m512i start_of(const ActivationBlock& in, int group) {
+[[gnu::always_inline]] inline __m512i start_of(const ActivationBlock& in, int group) {
   constexpr PanelTraits kTraits = panel_traits(kFormat);
   constexpr int kOffset = kTraits.bits == 8 ? 128 : code_offset(kTraits);
   if constexpr (kOffset == 0) return _mm512_setzero_si512();
@@ -154,8 +157,9 @@ __m512i start_of(const ActivationBlock& in, int group) {
 
 // One half (16 rows) of one block.
 template <PanelFormat kFormat, int kTokens>
-void multiply_block(const std::byte* block, int half, __m512 super_scale, __m512 super_min,
-                    const ActivationBlock* in, __m512* sums) {
+[[gnu::always_inline]] inline void multiply_block(const std::byte* block, int half,
+                                                  __m512 super_scale, __m512 super_min,
+                                                  const ActivationBlock* in, __m512* sums) {
   constexpr PanelTraits kTraits = panel_traits(kFormat);
   constexpr int kScaleBytes = scale_bytes(kTraits.scale);
   const std::byte* codes = block + 64 * half;
@@ -163,12 +167,14 @@ void multiply_block(const std::byte* block, int half, __m512 super_scale, __m512
   const std::byte* mins = scales + scale_plane_bytes(kTraits);
   for (int g = 0; g < kBlockColumns / kTraits.group; ++g) {
     __m512i dots[kTokens];
+#pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) dots[t] = start_of<kFormat>(in[t], g);
     dot_group<kFormat, kTokens>(codes, g, in, dots);
     const int plane = g * kPanelRows * kScaleBytes;
     const __m512 scale = load_scales<kTraits.scale>(scales + plane, super_scale);
     __m512 min = _mm512_setzero_ps();
     if constexpr (kTraits.has_min) min = load_scales<kTraits.scale>(mins + plane, super_min);
+#pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) {
       const __m512 joint = _mm512_mul_ps(scale, _mm512_set1_ps(in[t].scale));
       sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t]), joint, sums[t]);
@@ -185,16 +191,14 @@ void grouped_panel(const LinearTile& tile) {
   constexpr PanelTraits kTraits = panel_traits(kFormat);
   constexpr bool kSuper = kTraits.scale == ScaleKind::kSuper;
   constexpr int kSpan = kSuper ? kSuperBlocks : 1;
-  __m512 sums[kHalves][kTokens];
-  for (auto& half : sums) {
-    for (__m512& sum : half) sum = _mm512_setzero_ps();
-  }
+  __m512 sums[kHalves][kTokens] = {};
   const std::byte* block = tile.panel;
   const auto* in = static_cast<const ActivationBlock*>(tile.activations);
   const std::int64_t spans = tile.cols / (kBlockColumns * kSpan);
   for (std::int64_t s = 0; s < spans; ++s) {
     __m512 super[kHalves][2] = {};
     if constexpr (kSuper) {
+#pragma GCC unroll 8
       for (int h = 0; h < kHalves; ++h) {
         super[h][0] = load_f16(block + 32 * h);
         if constexpr (kTraits.has_min) super[h][1] = load_f16(block + 2 * kPanelRows + 32 * h);
@@ -202,6 +206,7 @@ void grouped_panel(const LinearTile& tile) {
       block += header_bytes(kTraits);
     }
     for (int b = 0; b < kSpan; ++b) {
+#pragma GCC unroll 8
       for (int h = 0; h < kHalves; ++h) {
         multiply_block<kFormat, kTokens>(block, h, super[h][0], super[h][1], in, sums[h]);
       }

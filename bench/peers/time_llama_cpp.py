@@ -6,11 +6,15 @@ neither tokenizing nor sampling is in the timed region.
 """
 
 import argparse
-import ctypes
 import json
 import time
 
 import llama_cpp
+
+
+@llama_cpp.llama_log_callback
+def silent(level, text, data):
+    """Keeps the library from telling its story on standard error."""
 
 
 def fill(batch, tokens, first_position, last_only=True):
@@ -37,7 +41,7 @@ def main():
     parser.add_argument("--threads", type=int, required=True)
     args = parser.parse_args()
 
-    llama_cpp.llama_log_set(ctypes.cast(None, llama_cpp.llama_log_callback), None)
+    llama_cpp.llama_log_set(silent, None)
     llama_cpp.llama_backend_init()
     model = llama_cpp.llama_load_model_from_file(
         args.model.encode(), llama_cpp.llama_model_default_params())

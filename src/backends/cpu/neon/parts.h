@@ -1,0 +1,13 @@
+// The parts of the NEON tables, one file each.
+#pragma once
+
+#include "backends/cpu/kernels.h"
+
+namespace kun {
+
+void add_neon_linear(CpuKernels* table);      // ARMv8.0
+void add_neon_dot_linear(CpuKernels* table);  // with dot products
+void add_neon_attention(CpuKernels* table);
+void add_neon_rows(CpuKernels* table);
+
+}  // namespace kun
