@@ -13,7 +13,7 @@ pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 find_package(prometheus-cpp REQUIRED COMPONENTS core)
 find_package(ZLIB REQUIRED)
-find_package(CURL 7.76 REQUIRED)
+find_package(CURL 7.85 REQUIRED)
 include(cmake/bridge.cmake)
 
 set(base_externals fmt::fmt spdlog::spdlog)

@@ -62,9 +62,7 @@ class FakeHub {
   }
   FakeHub(const FakeHub&) = delete;
   FakeHub& operator=(const FakeHub&) = delete;
-
   const std::string& endpoint() const { return endpoint_; }
-
   std::vector<FakeRequest> requests(std::string_view path_part = "") const {
     const std::lock_guard lock(mutex_);
     std::vector<FakeRequest> found;
