@@ -18,6 +18,14 @@ if(CMAKE_CROSSCOMPILING AND CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(bridge_profile_dir ${bridge_target_dir}/${bridge_triple}/release)
   list(APPEND bridge_arguments --target ${bridge_triple})
   set(bridge_environment CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc)
+  # The unpacked packages may hold Debian's Rust library for arm64, which fits Debian's rustc only.
+  if(IS_DIRECTORY "${KUN_ARM64_SYSROOT}/rust")
+    find_program(DEBIAN_RUSTC rustc PATHS /usr/bin NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH)
+    find_program(DEBIAN_CARGO cargo PATHS /usr/bin NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH)
+    list(APPEND bridge_environment RUSTC=${DEBIAN_RUSTC}
+         "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS=--sysroot=${KUN_ARM64_SYSROOT}/rust")
+    set(CARGO ${DEBIAN_CARGO})
+  endif()
 endif()
 
 set(bridge_library ${bridge_profile_dir}/libkun_bridge.a)

@@ -40,7 +40,7 @@ fn invalid(why: &'static str) -> Error {
 pub struct Weight {
     nodes: usize,
     text_bytes: usize,
-    depth: usize,
+    depth: usize, // of containers below this one
 }
 
 /// The weights of the containers a rendering starts with, by address, so that a list of messages
@@ -68,10 +68,7 @@ impl Known {
     pub fn add(&mut self, value: &Value) -> Result<(), Error> {
         let mut meter = Meter::new(Some(self));
         meter.walk(value, 0)?;
-        let weight = Weight {
-            depth: meter.weight.depth + 1,
-            ..meter.weight
-        };
+        let weight = meter.weight;
         if let Some(address) = address(value) {
             self.0.insert(address, weight);
         }

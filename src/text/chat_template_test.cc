@@ -342,6 +342,12 @@ TEST(ChatTemplate, RendersFromManyThreadsAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST(ChatTemplate, RendersMessagesAsDeepAsJsonMayBe) {
+  const std::string deep = std::string(120, '[') + std::string(120, ']');
+  EXPECT_EQ(render("{{ messages[0].x|tojson }}", R"([{"x": )" + deep + "}]"), deep);
+  EXPECT_EQ(render("{{ [messages[0:]] == [messages] }}", R"([{"x": )" + deep + "}]"), "True");
+}
+
 TEST(ChatTemplate, RendersALongConversation) {
   std::string messages = "[";
   for (int i = 0; i < 2000; ++i) {
