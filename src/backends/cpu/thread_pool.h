@@ -1,7 +1,7 @@
-// A fixed set of threads that share one parallel loop at a time. Each starts in a stretch of tiles of
-// its own, so that it reads memory in order, and then helps where tiles are left, so that a disturbed
-// core holds nobody; and the caller never waits for a worker that has not
-// joined yet, so a machine with more threads than cores slows down without collapsing.
+// A fixed set of threads that share one parallel loop at a time. Each starts in a stretch of tiles
+// of its own, so that it reads memory in order, and then helps where tiles are left, so that a
+// disturbed core holds nobody; and the caller never waits for a worker that has not joined yet, so
+// a machine with more threads than cores slows down without collapsing.
 #pragma once
 
 #include <atomic>
