@@ -63,9 +63,13 @@ TEXT
 serve() {
   local model=$1 name=$2 host port scheme=http url
   shift 2
-  name=$(flag served-model-name "$name" "$@")
-  host=$(flag host 127.0.0.1 "$@")
-  port=$(flag port 8000 "$@")
+  # What the caller gives wins over these; a flag may be given once only.
+  [[ -n $(flag host "" "$@") ]] || set -- --host 127.0.0.1 "$@"
+  [[ -n $(flag port "" "$@") ]] || set -- --port 8000 "$@"
+  [[ -n $(flag served-model-name "" "$@") ]] || set -- --served-model-name "$name" "$@"
+  name=$(flag served-model-name "" "$@")
+  host=$(flag host "" "$@")
+  port=$(flag port "" "$@")
   [[ -n $(flag ssl-certfile "" "$@") ]] && scheme=https
   url=${host/#0.0.0.0/127.0.0.1}
   [[ $url == *:* ]] && url="[$url]"
@@ -73,7 +77,7 @@ serve() {
   if [[ -z $(flag uds "" "$@") && $port != 0 ]] && ! curl -ks -m 2 -o /dev/null "$url/health"; then
     announce "$url" "$name" "$(flag api-key "" "$@")" &
   fi
-  exec "$kun" serve "$model" --host "$host" --port "$port" --served-model-name "$name" "$@"
+  exec "$kun" serve "$model" "$@"
 }
 
 main() {

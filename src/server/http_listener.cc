@@ -106,6 +106,8 @@ class HttpListener::Impl {
   ConnectionSet connections_;
   std::unique_ptr<asio::ssl::context> tls_;
   asio::io_context io_;
+  // Without it run() would return once all is closed, and what stop() posts would never happen.
+  asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   std::optional<asio::ip::tcp::acceptor> tcp_;
   std::optional<asio::local::stream_protocol::acceptor> unix_;
   int port_ = 0;

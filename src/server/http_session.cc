@@ -416,11 +416,20 @@ void ConnectionSet::close_all() {
   for (const auto& session : alive()) session->close();
 }
 
+namespace {
+
+// Holds the session from before the first resumption on, whichever thread that is on.
+asio::awaitable<void> run_session(std::shared_ptr<HttpSession> session) {
+  co_await session->run();
+}
+
+}  // namespace
+
 void start_session(asio::io_context& io, asio::ssl::context* tls, int fd, int family,
                    ConnectionSet& connections) {
   const auto session = std::make_shared<HttpSession>(io, tls, fd, family, connections);
   connections.add(session.get());  // not before it can be shared
-  asio::co_spawn(session->executor(), session->run(), asio::detached);
+  asio::co_spawn(session->executor(), run_session(session), asio::detached);
 }
 
 }  // namespace kun

@@ -38,7 +38,8 @@ TEST_F(LifeTest, ASlowReaderHoldsUpNobodyAndIsCutOff) {
   options_.limits.pending_bytes_max = 4096;
   context_length_ = 1 << 20;
   Script script = endless();
-  script.tokens_per_step = 64;
+  script.tokens_per_step = 16;
+  script.step = std::chrono::milliseconds(1);
   generator_.play([&](const GenerateRequest& request) {
     return request.output_count_max > 100'000 ? script : Script();
   });

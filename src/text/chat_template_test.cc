@@ -452,8 +452,11 @@ TEST(ChatTemplate, SurvivesHostileTemplates) {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     EXPECT_LT(seconds.count(), 20.0);
   }
-  // The steps pay for 25 MB; a constant string of 50 MB and a few copies may be alive.
-  EXPECT_LT(peak_memory_kib() - before, 300 << 10);
+  // The steps pay for 25 MB; a constant string of 50 MB and a few copies may be alive. Sanitizers
+  // keep what was freed for a while.
+  if (std::getenv("KUN_SANITIZED") == nullptr) {
+    EXPECT_LT(peak_memory_kib() - before, 300 << 10);
+  }
 }
 
 TEST(ChatTemplate, StopsAtItsOwnLimits) {

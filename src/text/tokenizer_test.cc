@@ -184,7 +184,7 @@ TEST(Detokenizer, EmitsWholeCharactersOnlyAndAllInAllWhatDecodeMakes) {
     return made;
   }();
   for (int round = 0; round < 4000; ++round) {
-    const Tokenizer& tokenizer = *tokenizers[round % 2];
+    const Tokenizer& tokenizer = *tokenizers[static_cast<std::size_t>(round % 2)];
     const bool skip = random() % 2 == 0;
     std::vector<Token> ids(random() % 12);
     for (Token& id : ids) {

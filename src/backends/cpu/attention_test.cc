@@ -90,8 +90,8 @@ class Cache {
     for (const Range& range : ranges) {
       slices.push_back(
           {static_cast<std::int32_t>(rows.size() / row_size), range.count, range.first, blocks_});
-      const auto begin = query.begin() + static_cast<std::ptrdiff_t>(range.first * row_size);
-      rows.insert(rows.end(), begin, begin + static_cast<std::ptrdiff_t>(range.count * row_size));
+      const auto begin = query.begin() + range.first * shape_.heads * shape_.dim;
+      rows.insert(rows.end(), begin, begin + range.count * shape_.heads * shape_.dim);
     }
     std::vector<float> out(rows.size());
     AttentionArguments arguments =
