@@ -76,6 +76,7 @@ class CpuOps final : public Ops {
   const CpuKernels& kernels_;
   const ComputeType compute_;
   ThreadPool& pool_;
+  Slabs weight_memory_;
   Scratch input_scratch_[kInputFormCount];
   Scratch partial_scratch_;
   std::vector<AttentionItem> attention_items_;

@@ -67,7 +67,7 @@ std::shared_ptr<std::byte> CpuOps::allocate(std::int64_t bytes) {
 }
 
 Result<std::unique_ptr<PackedMatrix>> CpuOps::pack(std::span<const WeightView> views) {
-  return pack_matrix(views, compute_, pool_);
+  return pack_matrix(views, compute_, pool_, weight_memory_);
 }
 
 void CpuOps::embed(std::span<const Token> ids, const WeightView& table, TensorView out) {

@@ -125,10 +125,16 @@ constexpr Case kCases[] = {
     {WeightFormat::kNVFP4, 128},
 };
 
-void check_case(const CpuKernels& kernels, ThreadPool& pool, Case c, Values kind, int tokens,
+struct Packing {
+  ThreadPool pool{1};
+  Slabs slabs;
+};
+
+void check_case(const CpuKernels& kernels, Packing& packing, Case c, Values kind, int tokens,
                 std::int64_t rows) {
   const RandomWeights weights(c.format, rows, c.cols, 11);
-  auto packed = pack_matrix({&weights.view, 1}, ComputeType::kBFloat16, pool);
+  auto packed =
+      pack_matrix({&weights.view, 1}, ComputeType::kBFloat16, packing.pool, packing.slabs);
   ASSERT_TRUE(packed.has_value());
   const auto& matrix = static_cast<const CpuPackedMatrix&>(**packed);
   const PanelFormat format = matrix.segments[0].format;
@@ -178,16 +184,16 @@ void check_case(const CpuKernels& kernels, ThreadPool& pool, Case c, Values kind
 }
 
 TEST_P(EveryKernelTable, MultipliesAsTheReferenceDoes) {
-  ThreadPool pool(1);
+  Packing packing;
   for (const Case& c : kCases) {
     for (const Values kind : kAllValues) {
       if (kind == Values::kHuge && c.format == WeightFormat::kBF16) continue;
-      check_case(kernels(), pool, c, kind, 1, 32);
-      check_case(kernels(), pool, c, kind, 5, 19);
-      check_case(kernels(), pool, c, kind, kTileTokens, 3);
+      check_case(kernels(), packing, c, kind, 1, 32);
+      check_case(kernels(), packing, c, kind, 5, 19);
+      check_case(kernels(), packing, c, kind, kTileTokens, 3);
     }
     for (int tokens = 2; tokens <= kTileTokens; ++tokens) {
-      check_case(kernels(), pool, c, Values::kNormal, tokens, 31);
+      check_case(kernels(), packing, c, Values::kNormal, tokens, 31);
     }
   }
 }

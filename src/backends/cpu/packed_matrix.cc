@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backends/cpu/scratch.h"
 #include "backends/cpu/unpack.h"
 #include "base/check.h"
 #include "tensor/float_formats.h"
@@ -151,7 +150,8 @@ PanelFormat panel_format(WeightFormat format, ComputeType compute) {
 }
 
 Result<std::unique_ptr<PackedMatrix>> pack_matrix(std::span<const WeightView> views,
-                                                  ComputeType compute, ThreadPool& pool) {
+                                                  ComputeType compute, ThreadPool& pool,
+                                                  Slabs& slabs) {
   if (views.empty()) return invalid_argument("cannot pack a weight matrix of no parts");
   auto matrix = std::make_unique<CpuPackedMatrix>();
   matrix->cols = views.front().cols;
@@ -167,7 +167,7 @@ Result<std::unique_ptr<PackedMatrix>> pack_matrix(std::span<const WeightView> vi
     matrix->bytes += segment.panel_count() * segment.panel_bytes;
     matrix->segments.push_back(segment);
   }
-  matrix->data = allocate_zeroed(matrix->bytes);
+  matrix->data = slabs.take(matrix->bytes);
   if (matrix->data == nullptr) {
     return resource_exhausted(
         fmt::format("not enough memory for {} bytes of packed weights", matrix->bytes));

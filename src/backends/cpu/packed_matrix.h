@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/cpu/kernels.h"
+#include "backends/cpu/scratch.h"
 #include "backends/cpu/thread_pool.h"
 #include "base/status.h"
 #include "device/device.h"
@@ -61,8 +62,9 @@ std::int64_t panel_bytes(PanelFormat format, std::int64_t cols);
 // rounded to BF16 there too); every other format keeps its exact values.
 PanelFormat panel_format(WeightFormat format, ComputeType compute);
 
-// Packs in parallel on `pool`.
+// Packs in parallel on `pool` into memory of `slabs`.
 Result<std::unique_ptr<PackedMatrix>> pack_matrix(std::span<const WeightView> views,
-                                                  ComputeType compute, ThreadPool& pool);
+                                                  ComputeType compute, ThreadPool& pool,
+                                                  Slabs& slabs);
 
 }  // namespace kun

@@ -14,24 +14,54 @@ namespace {
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kMappedFrom = std::int64_t{1} << 20;
 constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
+constexpr std::int64_t kPage = 4096;
+constexpr std::int64_t kSlabBytes = std::int64_t{64} << 20;
+
+// Mapped memory is zeroed by the kernel when first touched. Huge pages need an aligned start, which
+// a longer mapping surely contains; what is around it goes back.
+std::shared_ptr<std::byte> map_zeroed(std::int64_t bytes) {
+  const std::int64_t alignment = bytes >= kHugePage ? kHugePage : 0;
+  const auto mapped = static_cast<std::size_t>(bytes + alignment);
+  void* address =
+      ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) return nullptr;
+  auto* data = static_cast<std::byte*>(address);
+  const auto size = static_cast<std::size_t>((bytes + kPage - 1) / kPage * kPage);
+  if (alignment > 0) {
+    const auto misaligned = reinterpret_cast<std::uintptr_t>(data) % kHugePage;
+    const std::size_t skip = misaligned == 0 ? 0 : kHugePage - misaligned;
+    if (skip > 0) ::munmap(data, skip);
+    data += skip;
+    if (mapped > skip + size) ::munmap(data + size, mapped - skip - size);
+    (void)::madvise(data, size, MADV_HUGEPAGE);
+  }
+  return {data, [size](std::byte* p) { ::munmap(p, size); }};
+}
 
 }  // namespace
 
 std::shared_ptr<std::byte> allocate_zeroed(std::int64_t bytes) {
   CHECK(bytes >= 0);
-  if (bytes >= kMappedFrom) {  // the kernel zeroes pages when they are first touched
-    const auto size = static_cast<std::size_t>(bytes);
-    void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) return nullptr;
-    if (bytes >= kHugePage) (void)::madvise(data, size, MADV_HUGEPAGE);
-    return {static_cast<std::byte*>(data), [size](std::byte* p) { ::munmap(p, size); }};
-  }
+  if (bytes >= kMappedFrom) return map_zeroed(bytes);
   const auto size = static_cast<std::size_t>((std::max<std::int64_t>(bytes, 1) + kAlignment - 1) /
                                              kAlignment * kAlignment);
   void* data = std::aligned_alloc(kAlignment, size);
   if (data == nullptr) return nullptr;
   std::memset(data, 0, size);
   return {static_cast<std::byte*>(data), [](std::byte* p) { std::free(p); }};
+}
+
+std::shared_ptr<std::byte> Slabs::take(std::int64_t bytes) {
+  if (bytes >= kSlabBytes / 4) return allocate_zeroed(bytes);
+  const std::int64_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (slab_ == nullptr || used_ + size > kSlabBytes) {
+    slab_ = allocate_zeroed(kSlabBytes);
+    used_ = 0;
+    if (slab_ == nullptr) return nullptr;
+  }
+  std::byte* start = slab_.get() + used_;
+  used_ += size;
+  return {slab_, start};  // keeps the whole slab
 }
 
 std::byte* Scratch::get(std::int64_t bytes) {

@@ -1,4 +1,5 @@
-// Memory that operations borrow and give back, so that none of them allocates once warm.
+// Where the backend's memory comes from: mapped pages, slabs for weights, and scratch that
+// operations borrow, so that none of them allocates once warm.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,18 @@ namespace kun {
 
 // Zeroed memory aligned to 64 bytes (to a page when large); null when there is none.
 std::shared_ptr<std::byte> allocate_zeroed(std::int64_t bytes);
+
+// Cuts pieces from large slabs, so that small weight matrices lie one after the other in huge
+// pages: decoding reads them that way. A slab is freed when its last piece is. Not thread-safe.
+class Slabs {
+ public:
+  // As allocate_zeroed.
+  std::shared_ptr<std::byte> take(std::int64_t bytes);
+
+ private:
+  std::shared_ptr<std::byte> slab_;
+  std::int64_t used_ = 0;
+};
 
 // Grows to the largest request so far. Not thread-safe; what it returns is lost at the next call.
 class Scratch {

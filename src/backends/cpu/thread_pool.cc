@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace kun {
@@ -42,7 +44,8 @@ void pin_to(int cpu) {
 }  // namespace
 
 ThreadPool::ThreadPool(int thread_count, std::span<const int> pinned_cpus)
-    : lanes_(static_cast<std::size_t>(thread_count)) {
+    : stretch_count_(std::min(thread_count, kStretchesMax)),
+      lanes_(static_cast<std::size_t>(thread_count)) {
   CHECK(thread_count >= 1 && thread_count <= kThreadsMax);
   CHECK(pinned_cpus.empty() || pinned_cpus.size() == lanes_.size());
   for (int worker = 1; worker < thread_count; ++worker) {
@@ -82,7 +85,10 @@ void ThreadPool::run_job(std::int64_t tile_count, const void* context, Function 
   function_ = function;
   context_ = context;
   tile_count_ = tile_count;
-  next_tile_.store(0, std::memory_order_relaxed);
+  for (int stretch = 0; stretch < stretch_count_; ++stretch) {
+    lanes_[static_cast<std::size_t>(stretch)].next_tile.store(stretch_begin(stretch),
+                                                              std::memory_order_relaxed);
+  }
   // Sequentially consistent with the sleeper's own pair of accesses: either it sees the new state
   // or we see it sleeping.
   state_.store((before + kGenerationStep) | kOpen);
@@ -93,10 +99,17 @@ void ThreadPool::run_job(std::int64_t tile_count, const void* context, Function 
 }
 
 void ThreadPool::work(int worker) {
+  for (int i = 0; i < stretch_count_; ++i) work_through((worker + i) % stretch_count_, worker);
+}
+
+void ThreadPool::work_through(int stretch, int worker) {
+  std::atomic<std::int64_t>& next = lanes_[static_cast<std::size_t>(stretch)].next_tile;
   std::atomic<std::uint64_t>& finished = lanes_[static_cast<std::size_t>(worker)].finished;
-  for (;;) {
-    const std::int64_t tile = next_tile_.fetch_add(1, std::memory_order_relaxed);
-    if (tile >= tile_count_) return;
+  const std::int64_t end = stretch_begin(stretch + 1);
+  // Looked at first, so that helpers do not drive a finished counter on.
+  while (next.load(std::memory_order_relaxed) < end) {
+    const std::int64_t tile = next.fetch_add(1, std::memory_order_relaxed);
+    if (tile >= end) return;
     function_(context_, tile, worker);
     finished.store(finished.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }

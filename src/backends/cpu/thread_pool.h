@@ -1,6 +1,7 @@
-// A fixed set of threads that share one parallel loop at a time. Tiles are handed out by a counter,
-// so a disturbed core takes fewer of them; and the caller never waits for a worker that has not
-// joined yet, so a machine with more threads than cores slows down without collapsing.
+// A fixed set of threads that share one parallel loop at a time. Each starts in a stretch of tiles
+// of its own, so that it reads memory in order, and then helps where tiles are left, so that a
+// disturbed core holds nobody; and the caller never waits for a worker that has not joined yet, so
+// a machine with more threads than cores slows down without collapsing.
 #pragma once
 
 #include <atomic>
@@ -39,12 +40,17 @@ class ThreadPool {
  private:
   using Function = void (*)(const void* context, std::int64_t tile, int worker);
 
+  // Per thread; the tile counters of the first kStretchesMax lanes are those of the stretches.
   struct alignas(64) Lane {
     std::atomic<std::uint64_t> finished{0};
+    std::atomic<std::int64_t> next_tile{0};
   };
+  static constexpr int kStretchesMax = 16;
 
   void run_job(std::int64_t tile_count, const void* context, Function function);
   void work(int worker);
+  void work_through(int stretch, int worker);
+  std::int64_t stretch_begin(int stretch) const { return tile_count_ * stretch / stretch_count_; }
   void serve(int worker);
   bool join_next_job(std::uint32_t* last);
   void leave_job();
@@ -54,10 +60,10 @@ class ThreadPool {
   Function function_ = nullptr;
   const void* context_ = nullptr;
   std::int64_t tile_count_ = 0;
+  int stretch_count_ = 1;  // of nearly equal length
 
   // [generation | open | workers inside]: joining is one compare-exchange on it.
   alignas(64) std::atomic<std::uint32_t> state_{0};
-  alignas(64) std::atomic<std::int64_t> next_tile_{0};
   alignas(64) std::atomic<int> sleeping_{0};
   std::atomic<bool> caller_sleeps_{false};
   std::atomic<bool> stopping_{false};
