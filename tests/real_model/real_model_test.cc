@@ -142,8 +142,9 @@ TEST_P(GreedySequences, AreTheSameAloneAndInACompanyOf32) {
   EXPECT_LT(engine->stats().step_count, 35U * 48U / 4U) << "they did not run together";
 }
 
-// All are admitted together, with one block to spare for each; eight prompts of one block then need
-// two more within 33 tokens. Whoever came last gives way: the sequences that are compared.
+// A prompt that fills the pool keeps all others waiting until the last of them is there. They are
+// then admitted together, with one block to spare for each; eight prompts of one block need two
+// more within 33 tokens. Whoever came last gives way: the sequences that are compared.
 TEST_P(GreedySequences, AreTheSameAfterPreemption) {
   constexpr int kOthers = 8;
   const KvGroup& group = house_->bundle->model->kv_layout().groups.front();
@@ -159,13 +160,18 @@ TEST_P(GreedySequences, AreTheSameAfterPreemption) {
     requests.push_back(greedy(tokens));
     block_count += std::ssize(tokens) / group.tokens_per_block + 2;
   }
+  const auto first = play.begin() + 1;  // shares no prefix with the others
+  requests.insert(requests.begin(),
+                  greedy({first, first + (block_count - 1) * group.tokens_per_block}, 1));
   for (const bool prefix_caching : {false, true}) {
     const auto engine = house_->engine({.kv_cache_bytes = block_count * group.block_bytes(),
                                         .decode_slowdown_max = 0.0,  // prompts at once
                                         .prefix_caching = prefix_caching});
     const auto answers = run(*engine, requests);
     ASSERT_EQ(answers.size(), requests.size());
-    for (std::size_t i = 0; i < prompts_.size(); ++i) expect_same(i, answers[kOthers + i].front());
+    for (std::size_t i = 0; i < prompts_.size(); ++i) {
+      expect_same(i, answers[1 + kOthers + i].front());
+    }
     EXPECT_GT(engine->stats().preemption_count, 0U);
   }
 }
