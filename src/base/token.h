@@ -7,4 +7,6 @@ namespace kun {
 
 using Token = std::int32_t;
 
+inline constexpr Token kNoToken = -1;
+
 }  // namespace kun

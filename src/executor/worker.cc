@@ -197,11 +197,9 @@ StepResult Worker::sample(const BatchPlan& plan, const SamplingBatch& sampling) 
   }
   CHECK(sampling.rows.size() == wanted_count);
   std::size_t row = 0;
+  Verification verification(sampler_);
   result.status = for_each_row(plan, [&](std::size_t s, std::int32_t, auto logits) {
-    auto token = sampler_.sample(logits, sampling.rows[row++]);
-    SliceResult& slice = result.slices[s];
-    slice.corrupted = slice.corrupted || !token.has_value();
-    if (!slice.corrupted) slice.tokens.push_back(*std::move(token));
+    verification.take(logits, sampling.rows[row++], result.slices[s]);
   });
   for (SliceResult& slice : result.slices) {
     if (slice.corrupted) slice.tokens.clear();

@@ -16,6 +16,7 @@
 #include "plan/sampling_batch.h"
 #include "plan/step_result.h"
 #include "sampling/sampler.h"
+#include "sampling/verification.h"
 
 namespace kun {
 
