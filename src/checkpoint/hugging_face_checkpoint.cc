@@ -54,6 +54,8 @@ class HuggingFaceCheckpoint final : public Checkpoint {
   bool has(std::string_view name) const override { return tensors_.find(name) != tensors_.end(); }
   Result<WeightView> matrix(std::string_view name) const override;
   Result<std::vector<float>> vector(std::string_view name) const override;
+  Result<std::vector<std::int32_t>> integers(std::string_view name, std::int64_t rows,
+                                             std::int64_t cols) const override;
   std::vector<StoredTensor> tensors() const override;
 
  private:
@@ -166,6 +168,21 @@ Result<WeightView> HuggingFaceCheckpoint::matrix(std::string_view name) const {
 Result<std::vector<float>> HuggingFaceCheckpoint::vector(std::string_view name) const {
   ASSIGN_OR_RETURN(const WeightView row, view(name, 1));
   return row_values(row);
+}
+
+Result<std::vector<std::int32_t>> HuggingFaceCheckpoint::integers(std::string_view name,
+                                                                  std::int64_t rows,
+                                                                  std::int64_t cols) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) return missing_tensor(path_, name);
+  const SafetensorsTensor& tensor = *found->second;
+  if (tensor.shape != std::vector<std::int64_t>{rows, cols}) {
+    return wrong_shape(path_, name, rows, cols);
+  }
+  if (tensor.dtype != "I32" && tensor.dtype != "I64") {
+    return unsupported_format(path_, name, tensor.dtype);
+  }
+  return integer_values(path_, name, tensor.data, tensor.dtype == "I32" ? 4 : 8);
 }
 
 std::vector<StoredTensor> HuggingFaceCheckpoint::tensors() const {

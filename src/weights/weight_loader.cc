@@ -79,4 +79,15 @@ WeightView WeightLoader::table(const std::string& name, std::int64_t rows, std::
   return *view;
 }
 
+std::vector<std::int32_t> WeightLoader::integers(const std::string& name, std::int64_t rows,
+                                                 std::int64_t cols) {
+  if (!status_.ok()) return {};
+  auto values = checkpoint_.integers(name, rows, cols);
+  if (!values) {
+    fail(values.error());
+    return {};
+  }
+  return *std::move(values);
+}
+
 }  // namespace kun

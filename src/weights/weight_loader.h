@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
@@ -43,6 +44,12 @@ class WeightLoader {
   // The checkpoint's own bytes, for lookups of single rows.
   WeightView table(const std::string& name, std::int64_t rows, std::int64_t cols);
 
+  // I64 or I32 numbers of a rank 2 tensor, row by row; empty after a problem.
+  std::vector<std::int32_t> integers(const std::string& name, std::int64_t rows, std::int64_t cols);
+
+  // Makes `error` the problem unless there is one already.
+  void fail(const Status& error);
+
   bool has(const std::string& name) const { return checkpoint_.has(name); }
   Ops& ops() const { return ops_; }
   const Status& status() const { return status_; }
@@ -51,8 +58,6 @@ class WeightLoader {
   std::int64_t packed_bytes() const { return packed_bytes_; }
 
  private:
-  void fail(const Status& error);
-
   const Checkpoint& checkpoint_;
   Ops& ops_;
   std::function<void(std::int64_t)> progress_;
