@@ -68,6 +68,13 @@ class Checkpoint {
   virtual Result<std::vector<std::int32_t>> integers(std::string_view name, std::int64_t rows,
                                                      std::int64_t cols) const = 0;
 
+  // The files it consists of: while they are unchanged, so is everything else here.
+  virtual std::vector<std::filesystem::path> files() const = 0;
+
+  // A hint that a view's bytes will be read soon, or not again.
+  virtual void prefetch(const WeightView&) const {}
+  virtual void release(const WeightView&) const {}
+
   // Everything stored, in the order of the files.
   virtual std::vector<StoredTensor> tensors() const = 0;
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "base/status.h"
 #include "base/token.h"
@@ -16,6 +17,7 @@
 #include "device/experts.h"
 #include "device/hyper_connection.h"
 #include "device/latent_attention.h"
+#include "device/packed_image.h"
 #include "device/weight.h"
 #include "tensor/tensor_view.h"
 #include "tensor/weight_view.h"
@@ -43,6 +45,20 @@ class Ops {
   // Copies the views, stacked along their rows, into the device's layout. Views of one call share
   // `cols` and may differ in format. The checkpoint may be closed afterwards.
   virtual Result<std::unique_ptr<PackedMatrix>> pack(std::span<const WeightView> views) = 0;
+
+  // What pack() would need for a view.
+  virtual std::int64_t packed_bytes(const WeightView& view) const {
+    return view.rows * view.row_bytes();
+  }
+
+  // A name for all that pack() depends on besides the views; empty: images cannot be made.
+  virtual std::string packing() const { return {}; }
+  // A matrix of this device as bytes that live as long as it does. Requires: packing() has a name.
+  virtual PackedImage image(const PackedMatrix&) { return {}; }
+  // The way back, copied and verified; kDataLoss when the image is not what it was.
+  virtual Result<std::unique_ptr<PackedMatrix>> unpack(const PackedImage&) {
+    return unimplemented("this device keeps no packed weights");
+  }
 
   // --- Floor ------------------------------------------------------------------------------------
 
@@ -93,8 +109,7 @@ class Ops {
   // out[t, :] += what the token's experts make of it; see device/experts.h.
   virtual void experts(const ExpertArguments& arguments) = 0;
 
-  // --- Latent attention: device/latent_attention.h
-  // ------------------------------------------------
+  // --- Latent attention: device/latent_attention.h ----------------------------------------------
 
   virtual void latent_attention(const LatentAttentionArguments& arguments) = 0;
 
@@ -108,8 +123,7 @@ class Ops {
   // Pools runs of tokens into the entries of a compressed cache.
   virtual void compress(const CompressArguments& arguments) = 0;
 
-  // --- Hyper-connections: device/hyper_connection.h
-  // -----------------------------------------------
+  // --- Hyper-connections: device/hyper_connection.h ---------------------------------------------
 
   // The weights of one sublayer: which streams it reads, where its output goes, how streams mix.
   virtual void hyper_weights(const HyperWeightsArguments& arguments) = 0;

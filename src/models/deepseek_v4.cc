@@ -290,9 +290,8 @@ class DeepseekV4 final : public Model {
 
 Result<std::unique_ptr<const Model>> load_deepseek_v4(const Checkpoint& checkpoint, Ops& ops,
                                                       const ModelOptions& options) {
-  ASSIGN_OR_RETURN(Shape shape, read_shape(checkpoint));
-  WeightLoader weights(checkpoint, ops, options.progress);
-  shape.attention.packed = options.cache_dtype;
+  ASSIGN_OR_RETURN(const Shape shape, read_shape(checkpoint));
+  WeightLoader weights(checkpoint, ops, options.progress, options.cache);
   auto model = std::make_unique<DeepseekV4>(shape, nn::Loader(weights), options.cache_dtype);
   RETURN_IF_ERROR(weights.status());
   return std::unique_ptr<const Model>(std::move(model));

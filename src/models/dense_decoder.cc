@@ -7,7 +7,7 @@ namespace kun {
 Result<std::unique_ptr<const Model>> load_dense_decoder(const DenseDecoderShape& shape,
                                                         const Checkpoint& checkpoint, Ops& ops,
                                                         const ModelOptions& options) {
-  WeightLoader weights(checkpoint, ops, options.progress);
+  WeightLoader weights(checkpoint, ops, options.progress, options.cache);
   auto model = std::make_unique<PreNormDecoder<nn::Attention>>(shape, nn::Loader(weights),
                                                                options.cache_dtype);
   RETURN_IF_ERROR(weights.status());

@@ -79,7 +79,7 @@ Result<LatentDecoderShape> read_latent_decoder_shape(const Checkpoint& checkpoin
 Result<std::unique_ptr<const Model>> load_latent_decoder(LatentDecoderShape shape,
                                                          const Checkpoint& checkpoint, Ops& ops,
                                                          const ModelOptions& options) {
-  WeightLoader weights(checkpoint, ops, options.progress);
+  WeightLoader weights(checkpoint, ops, options.progress, options.cache);
   shape.attention.packed = options.cache_dtype;
   auto model = std::make_unique<PreNormDecoder<nn::LatentAttention>>(shape, nn::Loader(weights),
                                                                      options.cache_dtype);

@@ -67,16 +67,10 @@ void CompressedAttention::load_index(const Loader& load, const CompressedAttenti
 
 // wo_a holds one matrix per group of heads, one below the other.
 void CompressedAttention::load_output(const Loader& load) {
-  const std::int64_t cols = shape_.heads / shape_.output_groups * shape_.head_width;
-  const std::vector<float> all =
-      load_floats(load, (load / "wo_a").weight(), shape_.output_groups * shape_.output_rank, cols);
-  if (all.empty()) return;
-  const auto size = static_cast<std::size_t>(shape_.output_rank * cols);
-  for (std::int64_t g = 0; g < shape_.output_groups; ++g) {
-    const auto rows = std::span<const float>(all).subspan(static_cast<std::size_t>(g) * size, size);
-    output_matrices_.push_back(pack_floats(load, rows, shape_.output_rank, cols, shape_.packed));
-    output_groups_.push_back(output_matrices_.back().get());
-  }
+  output_matrices_ =
+      pack_slices(load, (load / "wo_a").weight(), shape_.output_groups, shape_.output_rank,
+                  shape_.heads / shape_.output_groups * shape_.head_width);
+  for (const auto& matrix : output_matrices_) output_groups_.push_back(matrix.get());
 }
 
 std::vector<KvPlane> CompressedAttention::window_planes(const CompressedAttentionShape& shape,

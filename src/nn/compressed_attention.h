@@ -23,7 +23,6 @@ struct CompressedAttentionShape {
   int window = 0;
   float norm_epsilon = 1e-6F;
   IndexerShape indexer;
-  DType packed = DType::kBF16;  // of the output's groups: what the cache holds
 
   CompressorShape compressor(int ratio) const;
   CompressorShape index_compressor() const;

@@ -32,6 +32,7 @@ std::unique_ptr<PackedMatrix> pack_floats(const Loader& load, std::span<const fl
   view.format = dtype == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBF16;
   view.rows = rows;
   view.cols = cols;
+  view.role = WeightRole::kExact;
   view.data = dtype == DType::kF32 ? std::as_bytes(values) : std::as_bytes(std::span(narrow));
   auto packed = load.ops().pack({&view, 1});
   if (packed) return *std::move(packed);
@@ -42,6 +43,23 @@ std::unique_ptr<PackedMatrix> pack_floats(const Loader& load, std::span<const fl
 std::unique_ptr<PackedMatrix> pack_exact(const Loader& load, const std::string& name,
                                          std::int64_t rows, std::int64_t cols) {
   return pack_floats(load, load_floats(load, name, rows, cols), rows, cols, DType::kF32);
+}
+
+std::vector<std::unique_ptr<PackedMatrix>> pack_slices(const Loader& load, const std::string& name,
+                                                       std::int64_t count, std::int64_t rows,
+                                                       std::int64_t cols) {
+  const WeightView all = load.weights().table(name, count * rows, cols);
+  std::vector<std::unique_ptr<PackedMatrix>> packed;
+  for (std::int64_t i = 0; i < count && load.weights().status().ok(); ++i) {
+    const WeightView view = all.slice_rows(i * rows, rows);
+    auto matrix = load.ops().pack({&view, 1});
+    if (!matrix) {
+      load.weights().fail(matrix.error());
+      return {};
+    }
+    packed.push_back(*std::move(matrix));
+  }
+  return packed;
 }
 
 DeviceVector device_vector(Ops& ops, std::span<const float> values) {

@@ -24,6 +24,11 @@ std::unique_ptr<PackedMatrix> pack_floats(const Loader& load, std::span<const fl
 std::unique_ptr<PackedMatrix> pack_exact(const Loader& load, const std::string& name,
                                          std::int64_t rows, std::int64_t cols);
 
+// The matrix under `name` as `count` matrices of `rows` rows, one below the other.
+std::vector<std::unique_ptr<PackedMatrix>> pack_slices(const Loader& load, const std::string& name,
+                                                       std::int64_t count, std::int64_t rows,
+                                                       std::int64_t cols);
+
 // Floats on the device.
 DeviceVector device_vector(Ops& ops, std::span<const float> values);
 

@@ -50,6 +50,7 @@ class TestCheckpoint final : public Checkpoint {
                                              std::int64_t) const override {
     return data_loss("no tensor " + std::string(name));
   }
+  std::vector<std::filesystem::path> files() const override { return {}; }
   std::vector<StoredTensor> tensors() const override { return {}; }
 
  private:
