@@ -98,9 +98,21 @@ Result<std::unique_ptr<Drafter>> make_draft_model(const std::shared_ptr<const Mo
   return std::unique_ptr<Drafter>(std::move(drafter));
 }
 
+Status check_can_take_back(const ModelBundle& bundle) {
+  if (bundle.model->kv_layout().can_take_back()) return {};
+  return invalid_argument(fmt::format(
+      "--speculative-config: the cache of {} keeps running states, from which wrong drafts cannot "
+      "be taken back; serve it without",
+      bundle.name));
+}
+
 Result<std::unique_ptr<Drafter>> make_drafter(const ModelBundle& target, Ops& ops,
                                               const Speculator& speculator,
                                               std::int64_t cache_bytes) {
+  if (speculator.config.method != DraftMethod::kNone) {
+    RETURN_IF_ERROR(check_can_take_back(target));
+    if (speculator.draft != nullptr) RETURN_IF_ERROR(check_can_take_back(*speculator.draft));
+  }
   const int limit =
       target.vocabulary_limit > 0 ? target.vocabulary_limit : target.model->vocabulary_size();
   switch (speculator.config.method) {

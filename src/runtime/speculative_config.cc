@@ -11,7 +11,9 @@
 namespace kun {
 namespace {
 
-constexpr int kDraftCountMax = 32;
+// Latent attention of the released shapes computes slices of up to 17 tokens as it computes single
+// ones.
+constexpr int kDraftCountMax = 16;
 constexpr int kLookupMax = 64;
 constexpr int kLookupDefault = 5;  // as in vLLM
 constexpr int kBatchMax = 1 << 20;

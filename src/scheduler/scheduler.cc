@@ -31,6 +31,7 @@ Scheduler::Impl::Impl(const SchedulerLimits& limits, const KvLayout& layout)
       speculation_(limits.draft_count_max, limits.adaptive_drafts) {
   CHECK(limits.tokens_per_step_max > 0 && limits.sequences_running_max > 0);
   CHECK(limits.context_length_max > 1 && limits.draft_count_max >= 0);
+  CHECK(limits.draft_count_max == 0 || layout.can_take_back());
   stats_.accepted_by_position.resize(static_cast<std::size_t>(limits.draft_count_max));
   // Then a token for each decoding sequence always fits into a step.
   limits_.sequences_running_max =
