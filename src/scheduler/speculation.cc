@@ -10,8 +10,8 @@ namespace kun {
 
 namespace {
 
-// A sequence forgets half of its acceptance in 7 steps with drafts, all together in 70.
-constexpr double kDecay = 0.9;
+// A sequence forgets half of its acceptance in 14 steps with drafts, all together in 70.
+constexpr double kDecay = 0.95;
 constexpr double kDecayOfAll = 0.99;
 
 // Before anything is known a draft is right every other time, and that is forgotten soon.
@@ -19,7 +19,7 @@ constexpr double kFirstChance = 0.5;
 constexpr double kFirstWeight = 2.0;
 
 // How many drafts of its own outweigh what is known of other sequences.
-constexpr double kPriorWeight = 1.0;
+constexpr double kPriorWeight = 2.0;
 
 // Costs are noisy: a draft must promise more than its price, and never less than this.
 constexpr double kMargin = 1.15;
@@ -119,7 +119,9 @@ void Speculation::choose(std::span<Acceptance* const> sequences, std::vector<int
     counts[i] = count_above(chances_[i], needed, draft_count_max_);
     int& idle = sequences[i]->idle_steps;
     idle = counts[i] > 0 ? 0 : idle + 1;
-    if (idle >= interval) counts[i] = 1;
+    if (counts[i] > 0) continue;
+    // A draft that is right sometimes loses less, so it may be tried more often.
+    if (idle >= interval * (1.0 - chances_[i] / needed)) counts[i] = 1;
   }
 }
 
