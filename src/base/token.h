@@ -7,6 +7,4 @@ namespace kun {
 
 using Token = std::int32_t;
 
-inline constexpr Token kNoToken = -1;
-
 }  // namespace kun

@@ -9,13 +9,15 @@
 
 namespace kun {
 
+inline constexpr Token kNoDraft = -1;
+
 struct SamplingRow {
   const SamplingParams* params = nullptr;
   std::span<const Token> history;  // prompt and output so far
   std::int32_t prompt_count = 0;   // how much of `history` is prompt
   std::uint32_t choice = 0;        // index among the n choices of a request: decorrelates seeds
   // What was guessed to be sampled here; the rows of a slice behind a wrong guess mean nothing.
-  Token draft = kNoToken;
+  Token draft = kNoDraft;
 };
 
 struct SamplingBatch {

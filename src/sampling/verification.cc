@@ -12,7 +12,7 @@ void Verification::take(std::span<const float> logits, const SamplingRow& row, S
   std::optional<SampledToken> token = sampler_.sample(logits, row);
   slice.corrupted = !token.has_value();
   if (slice.corrupted) return;
-  over_ = row.draft != kNoToken && row.draft != token->token;
+  over_ = row.draft != kNoDraft && row.draft != token->token;
   slice.tokens.push_back(*std::move(token));
 }
 

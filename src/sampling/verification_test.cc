@@ -28,7 +28,7 @@ std::vector<float> logits_after(std::span<const Token> history) {
 }
 
 SamplingRow row_of(const SamplingParams& params, std::span<const Token> history, int prompt_count,
-                   Token draft = kNoToken) {
+                   Token draft = kNoDraft) {
   SamplingRow row;
   row.params = &params;
   row.history = history;
@@ -47,7 +47,7 @@ SliceResult verify(Sampler& sampler, const SamplingParams& params, std::span<con
   SliceResult result;
   for (std::size_t i = 0; i <= drafts.size(); ++i) {
     const auto history = std::span<const Token>(all).first(text.size() + i);
-    const Token draft = i < drafts.size() ? drafts[i] : kNoToken;
+    const Token draft = i < drafts.size() ? drafts[i] : kNoDraft;
     verification.take(logits_after(history), row_of(params, history, prompt_count, draft), result);
   }
   return result;

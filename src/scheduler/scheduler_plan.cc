@@ -270,7 +270,7 @@ void Scheduler::Impl::add_sampling_rows(const Sequence& sequence, PlanSlice& sli
                                 .history = tokens.first(seen),
                                 .prompt_count = sequence.request->prompt_count,
                                 .choice = choice.index,
-                                .draft = left > 0 ? tokens[seen] : kNoToken});
+                                .draft = left > 0 ? tokens[seen] : kNoDraft});
     }
   }
 }

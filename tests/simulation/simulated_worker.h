@@ -83,7 +83,7 @@ class SimulatedWorker {
         over = mine.corrupted = !state;
         if (over) continue;
         mine.tokens.push_back({.token = token_from(*state, sampled.choice), .top = {}});
-        over = sampled.draft != kNoToken && sampled.draft != mine.tokens.back().token;
+        over = sampled.draft != kNoDraft && sampled.draft != mine.tokens.back().token;
       }
       if (mine.corrupted) mine.tokens.clear();
     }

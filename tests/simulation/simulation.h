@@ -282,7 +282,7 @@ class Simulation {
       if (!std::ranges::equal(sampling.history, std::span(text).first(seen))) {
         fail("a row has another history");
       }
-      if (sampling.draft != (seen < text.size() ? text[seen] : kNoToken)) {
+      if (sampling.draft != (seen < text.size() ? text[seen] : kNoDraft)) {
         fail("a row has another draft");
       }
       const auto prompt_count = std::ssize(expected_[slice.sequence].spec.prompt);
