@@ -60,6 +60,13 @@ class Checkpoint {
   // A tensor of rank 1, as floats.
   virtual Result<std::vector<float>> vector(std::string_view name) const = 0;
 
+  // The files it consists of: while they are unchanged, so is everything else here.
+  virtual std::vector<std::filesystem::path> files() const = 0;
+
+  // A hint that a view's bytes will be read soon, or not again.
+  virtual void prefetch(const WeightView&) const {}
+  virtual void release(const WeightView&) const {}
+
   // Everything stored, in the order of the files.
   virtual std::vector<StoredTensor> tensors() const = 0;
 

@@ -380,8 +380,9 @@ void write_model(const TemporaryFolder& folder, const std::string& config,
 
 TEST(HuggingFaceCheckpoint, RefusesQuantizedModelsByMethod) {
   const TemporaryFolder folder;
-  write_model(folder, R"({"quantization_config":{"quant_method":"awq"}})");
-  EXPECT_THAT(error_of(folder.path()), HasSubstr("quantized with 'awq', which is not supported"));
+  write_model(folder, R"({"quantization_config":{"quant_method":"bitsandbytes"}})");
+  EXPECT_THAT(error_of(folder.path()),
+              HasSubstr("quantized with 'bitsandbytes', which is not supported"));
   write_model(folder, R"({"quantization_config":{}})");
   EXPECT_THAT(error_of(folder.path()), HasSubstr("an unnamed method"));
   write_model(folder, R"({"quantization_config":null})");

@@ -37,6 +37,9 @@ class GgufCheckpoint final : public Checkpoint {
   bool has(std::string_view name) const override { return tensors_.find(name) != tensors_.end(); }
   Result<WeightView> matrix(std::string_view name) const override;
   Result<std::vector<float>> vector(std::string_view name) const override;
+  std::vector<std::filesystem::path> files() const override;
+  void prefetch(const WeightView& view) const override { prefetch_pages(view.data); }
+  void release(const WeightView& view) const override { release_pages(view.data); }
   std::vector<StoredTensor> tensors() const override;
 
  private:
@@ -123,6 +126,12 @@ std::vector<StoredTensor> GgufCheckpoint::tensors() const {
       out.push_back(std::move(stored));
     }
   }
+  return out;
+}
+
+std::vector<std::filesystem::path> GgufCheckpoint::files() const {
+  std::vector<std::filesystem::path> out;
+  for (const GgufFile& part : parts_) out.emplace_back(part.name());
   return out;
 }
 

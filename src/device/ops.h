@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "base/status.h"
 #include "base/token.h"
 #include "device/attention.h"
+#include "device/packed_image.h"
 #include "tensor/tensor_view.h"
 #include "tensor/weight_view.h"
 
@@ -49,6 +51,20 @@ class Ops {
   // Copies the views, stacked along their rows, into the device's layout. Views of one call share
   // `cols` and may differ in format. The checkpoint may be closed afterwards.
   virtual Result<std::unique_ptr<PackedMatrix>> pack(std::span<const WeightView> views) = 0;
+
+  // What pack() would need for a view.
+  virtual std::int64_t packed_bytes(const WeightView& view) const {
+    return view.rows * view.row_bytes();
+  }
+
+  // A name for all that pack() depends on besides the views; empty: images cannot be made.
+  virtual std::string packing() const { return {}; }
+  // A matrix of this device as bytes that live as long as it does. Requires: packing() has a name.
+  virtual PackedImage image(const PackedMatrix&) { return {}; }
+  // The way back, copied and verified; kDataLoss when the image is not what it was.
+  virtual Result<std::unique_ptr<PackedMatrix>> unpack(const PackedImage&) {
+    return unimplemented("this device keeps no packed weights");
+  }
 
   // --- Floor ------------------------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ class DenseDecoder final : public Model {
 Result<std::unique_ptr<const Model>> load_dense_decoder(const DenseDecoderShape& shape,
                                                         const Checkpoint& checkpoint, Ops& ops,
                                                         const ModelOptions& options) {
-  WeightLoader weights(checkpoint, ops, options.progress);
+  WeightLoader weights(checkpoint, ops, options.progress, options.cache);
   auto model = std::make_unique<DenseDecoder>(shape, nn::Loader(weights), options.cache_dtype);
   RETURN_IF_ERROR(weights.status());
   if (checkpoint.has("rope_freqs.weight")) {  // GGUF's form of llama3 scaling

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
 #include "device/ops.h"
+#include "weights/packed_cache.h"
 
 namespace kun {
 
@@ -29,9 +30,10 @@ struct MatrixPart {
 
 class WeightLoader {
  public:
-  // `progress` hears the bytes read so far, after each tensor. Both references must outlive this.
+  // `progress` hears the bytes read so far, after each tensor. `cache` is where packed matrices are
+  // looked for and kept; nullptr: nowhere. All references must outlive this.
   WeightLoader(const Checkpoint& checkpoint, Ops& ops,
-               std::function<void(std::int64_t)> progress = {});
+               std::function<void(std::int64_t)> progress = {}, PackedCache* cache = nullptr);
 
   // nullptr after a problem: a missing tensor, a shape that the configuration contradicts, ...
   std::unique_ptr<PackedMatrix> matrix(std::span<const MatrixPart> parts, std::int64_t cols);
@@ -52,10 +54,13 @@ class WeightLoader {
 
  private:
   void fail(const Status& error);
+  Result<std::unique_ptr<PackedMatrix>> cached_or_packed(const std::string& key,
+                                                         std::span<const WeightView> views);
 
   const Checkpoint& checkpoint_;
   Ops& ops_;
   std::function<void(std::int64_t)> progress_;
+  PackedCache* cache_;
   Status status_;
   std::int64_t read_bytes_ = 0;
   std::int64_t packed_bytes_ = 0;

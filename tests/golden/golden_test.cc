@@ -155,6 +155,11 @@ std::vector<Case> all_cases() {
       for (const std::string& kernels : cpu_kernel_names()) cases.push_back({model, file, kernels});
     }
   }
+  for (const char* model :
+       {"llama-gptq-int4", "llama-gptq-int4-descact", "llama-gptq_v2-int8", "llama-awq-gemm",
+        "llama-ct-pack-int4-sym", "llama-ct-pack-int4-asym", "llama-ct-int8", "llama-ct-fp8"}) {
+    for (const std::string& kernels : cpu_kernel_names()) cases.push_back({model, "", kernels});
+  }
   return cases;
 }
 

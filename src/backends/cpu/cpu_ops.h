@@ -7,6 +7,7 @@
 
 #include "backends/cpu/attention_run.h"
 #include "backends/cpu/kernels.h"
+#include "backends/cpu/pack_plan.h"
 #include "backends/cpu/packed_matrix.h"
 #include "backends/cpu/scratch.h"
 #include "backends/cpu/thread_pool.h"
@@ -18,10 +19,15 @@ namespace kun {
 // One thread at a time. Calls return when the work is done.
 class CpuOps final : public Ops {
  public:
-  CpuOps(const CpuKernels& kernels, ComputeType compute, ThreadPool& pool);
+  CpuOps(const CpuKernels& kernels, ComputeType compute, ThreadPool& pool,
+         WeightTarget weights = WeightTarget::kAuto);
 
   std::shared_ptr<std::byte> allocate(std::int64_t bytes) override;
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const WeightView> views) override;
+  std::int64_t packed_bytes(const WeightView& view) const override;
+  std::string packing() const override;
+  PackedImage image(const PackedMatrix& matrix) override;
+  Result<std::unique_ptr<PackedMatrix>> unpack(const PackedImage& image) override;
   void linear(ConstTensorView in, const PackedMatrix& weight, ConstTensorView bias,
               LinearOutput mode, TensorView out) override;
   void embed(std::span<const Token> ids, const WeightView& table, TensorView out) override;
@@ -75,6 +81,7 @@ class CpuOps final : public Ops {
 
   const CpuKernels& kernels_;
   const ComputeType compute_;
+  const PackSettings packing_;
   ThreadPool& pool_;
   Slabs weight_memory_;
   Scratch input_scratch_[kInputFormCount];

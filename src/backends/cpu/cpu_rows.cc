@@ -3,6 +3,7 @@
 
 #include "backends/cpu/cache_layout.h"
 #include "backends/cpu/cpu_ops.h"
+#include "backends/cpu/packed_image.h"
 #include "base/check.h"
 #include "tensor/float_formats.h"
 
@@ -62,9 +63,11 @@ void store_entry(const float* in, const CachePlane& plane, std::int64_t slot) {
 
 }  // namespace
 
-CpuOps::CpuOps(const CpuKernels& kernels, ComputeType compute, ThreadPool& pool)
+CpuOps::CpuOps(const CpuKernels& kernels, ComputeType compute, ThreadPool& pool,
+               WeightTarget weights)
     : kernels_(kernels),
       compute_(compute),
+      packing_{compute, weights, kernels.rounds_to_bf16},
       pool_(pool),
       worker_scratch_(static_cast<std::size_t>(pool.thread_count())) {}
 
@@ -73,7 +76,24 @@ std::shared_ptr<std::byte> CpuOps::allocate(std::int64_t bytes) {
 }
 
 Result<std::unique_ptr<PackedMatrix>> CpuOps::pack(std::span<const WeightView> views) {
-  return pack_matrix(views, compute_, pool_, weight_memory_);
+  return pack_matrix(views, packing_, pool_, weight_memory_);
+}
+
+std::int64_t CpuOps::packed_bytes(const WeightView& view) const {
+  const std::int64_t panels = (view.rows + kPanelRows - 1) / kPanelRows;
+  return panels * panel_bytes(plan_pack(view, packing_).format, view.cols);
+}
+
+std::string CpuOps::packing() const {
+  return packing_name(packing_);
+}
+
+PackedImage CpuOps::image(const PackedMatrix& matrix) {
+  return image_of(static_cast<const CpuPackedMatrix&>(matrix), pool_);
+}
+
+Result<std::unique_ptr<PackedMatrix>> CpuOps::unpack(const PackedImage& image) {
+  return matrix_of(image, pool_, weight_memory_);
 }
 
 void CpuOps::embed(std::span<const Token> ids, const WeightView& table, TensorView out) {
