@@ -207,6 +207,7 @@ void Engine::Loop::admit(Arrival arrival) {
   spec.end_tokens = std::move(request.end_tokens);
   spec.ignore_end_tokens = request.ignore_end_tokens;
   spec.choice_count = request.choice_count;
+  spec.prompt_logprob_count = request.prompt_logprob_count;
   spec.priority = request.priority;
   spec.cache_salt = std::move(request.cache_salt);
   const SequenceId id = spec.id;
@@ -280,6 +281,7 @@ void Engine::Loop::deliver(Scheduler::Progress progress, const Status& step_stat
   StreamEvent event;
   event.choice = progress.choice;
   event.tokens = std::move(progress.tokens);
+  event.prompt_scores = std::move(progress.prompt_scores);
   event.usage = {progress.prompt_count, progress.cached_count, progress.output_count,
                  progress.queue_time};
   if (ended) {

@@ -14,6 +14,8 @@ struct SamplingRow {
   std::span<const Token> history;  // prompt and output so far
   std::int32_t prompt_count = 0;   // how much of `history` is prompt
   std::uint32_t choice = 0;        // index among the n choices of a request: decorrelates seeds
+  Token given = -1;                // >= 0: how likely this token is; nothing is sampled
+  int given_top_count = 0;         // with `given`: the likeliest tokens beside it
 };
 
 struct SamplingBatch {

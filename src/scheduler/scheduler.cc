@@ -71,6 +71,7 @@ Status Scheduler::Impl::add(SequenceSpec spec, Microseconds now) {
   request.token_count_max =
       static_cast<int>(std::min(prompt_count + spec.output_count_max, capacity_));
   request.sampling = std::move(spec.sampling);
+  request.prompt_logprob_count = spec.prompt_logprob_count;
   if (!spec.ignore_end_tokens) request.end_tokens = std::move(spec.end_tokens);
 
   SequencePtr sequence = make_sequence(request);

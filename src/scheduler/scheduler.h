@@ -41,7 +41,8 @@ struct SequenceSpec {
   std::vector<Token> end_tokens;
   bool ignore_end_tokens = false;
   int choice_count = 1;
-  int priority = 0;  // lower runs earlier
+  int prompt_logprob_count = -1;  // >= 0: Progress::prompt_scores are wanted, with so many others
+  int priority = 0;               // lower runs earlier
   std::string cache_salt;
 };
 
@@ -73,6 +74,8 @@ class Scheduler {
     SequenceId sequence = 0;
     std::uint32_t choice = 0;
     std::vector<SampledToken> tokens;  // new outputs; empty when stop() ended it
+    // How likely the next tokens of the prompt were, from its second on; of the first choice only.
+    std::vector<SampledToken> prompt_scores;
     Finish finish = Finish::kNone;
     int prompt_count = 0;
     int cached_count = 0;  // prompt tokens taken from the prefix cache at first admission

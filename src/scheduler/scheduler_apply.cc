@@ -77,8 +77,10 @@ void Scheduler::Impl::apply_slice(Sequence& sequence, const PlanSlice& slice,
     prefixes_.publish(std::span(sequence.tokens).first(computed), sequence.chain, sequence.tables);
   }
   if (sequence.ended) return;
-  if (!slice.wanted.empty()) {
-    take_tokens(sequence, result);
+  const int scoring_count = std::exchange(sequence.scoring_count, 0);
+  if (scoring_count > 0) take_scores(sequence, result, scoring_count);
+  if (std::ssize(slice.wanted) > scoring_count) {
+    take_tokens(sequence, result, static_cast<std::size_t>(scoring_count));
     return;
   }
   // Choices that were stopped before they had a token leave those that go on.
@@ -99,12 +101,20 @@ void Scheduler::Impl::apply_slice(Sequence& sequence, const PlanSlice& slice,
   sequence.choices = std::move(left);
 }
 
-// result.tokens are those of sequence.choices, in order. All but the first choice move out.
-void Scheduler::Impl::take_tokens(Sequence& sequence, const SliceResult& result) {
+void Scheduler::Impl::take_scores(Sequence& sequence, const SliceResult& result, int count) {
+  progress_.push_back(progress_of(sequence, sequence.choices.front().index, Finish::kNone));
+  progress_.back().prompt_scores.assign(result.tokens.begin(), result.tokens.begin() + count);
+  sequence.request->scored_count += count;
+}
+
+// result.tokens from `first` on are those of sequence.choices, in order. All but the first choice
+// move out.
+void Scheduler::Impl::take_tokens(Sequence& sequence, const SliceResult& result,
+                                  std::size_t first) {
   const std::vector<SequenceChoice> choices = std::exchange(sequence.choices, {});
   for (std::size_t i = 1; i < choices.size(); ++i) {
     SequencePtr other = fork(sequence, choices[i]);
-    take_token(*other, result.tokens[i]);
+    take_token(*other, result.tokens[first + i]);
     if (other->ended) {
       destroy(std::move(other));
     } else {
@@ -112,7 +122,7 @@ void Scheduler::Impl::take_tokens(Sequence& sequence, const SliceResult& result)
     }
   }
   sequence.choices.push_back(choices.front());
-  take_token(sequence, result.tokens.front());
+  take_token(sequence, result.tokens[first]);
 }
 
 // The fork shares every block, the partial one too: who writes it first copies it.

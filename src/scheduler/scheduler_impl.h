@@ -61,6 +61,7 @@ class Scheduler::Impl {
   void preempt_last();
   void record_admission(Sequence& sequence);
   void add_slice(Sequence& sequence, int token_count);
+  void add_scores(Sequence& sequence, PlanSlice& slice);
   int missing_block_count(const Sequence& sequence, std::size_t group, int token_count) const;
   int prompt_share(const Sequence& sequence) const;
 
@@ -69,7 +70,8 @@ class Scheduler::Impl {
   void fail_step();
   void apply_slice(Sequence& sequence, const PlanSlice& slice, const SliceResult& result);
   void end(Sequence& sequence, Finish finish);
-  void take_tokens(Sequence& sequence, const SliceResult& result);
+  void take_scores(Sequence& sequence, const SliceResult& result, int count);
+  void take_tokens(Sequence& sequence, const SliceResult& result, std::size_t first);
   void take_token(Sequence& sequence, const SampledToken& token);
   SequencePtr fork(const Sequence& sequence, const SequenceChoice& choice);
   Finish finish_after(const Sequence& sequence, Token token) const;

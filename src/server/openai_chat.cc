@@ -1,10 +1,10 @@
-// /v1/chat/completions: reads the request, renders the prompt, and writes answers and chunks in the
-// shapes of a chat.
+// /v1/chat/completions and DeepSeek's /chat/completions: reads the request, and starts a chat whose
+// answers are written in OpenAI's or DeepSeek's shape.
 #include <algorithm>
 #include <limits>
 
-#include "server/chat_prompt.h"
-#include "server/generation_job.h"
+#include "server/chat_generation.h"
+#include "server/chat_writer.h"
 #include "server/openai_api.h"
 #include "server/openai_request.h"
 
@@ -17,6 +17,7 @@ void read_logprobs(FieldReader& reader, const ServerLimits& limits, GenerationFi
   if (top && *top > 0 && !wanted) {
     reader.fail("top_logprobs", "top_logprobs needs logprobs to be true");
   }
+  fields.wants_logprobs = wanted;
   if (wanted) fields.sampling.logprob_count = static_cast<int>(top.value_or(0));
 }
 
@@ -38,56 +39,60 @@ void read_response_format(FieldReader& reader) {
   reader.fail("response_format", "response_format other than text is not supported by this server");
 }
 
+// vLLM and OpenAI agree on what cannot be had here.
+void refuse_or_ignore(FieldReader& reader) {
+  reader.refuse({"audio", "functions", "function_call", "web_search_options", "echo"});
+  // Hints: how wordy the model shall be, and what the answer may look like.
+  reader.ignore({"verbosity", "prediction", "stream_reasoning"});
+  const auto modalities = reader.array("modalities", 8);
+  for (std::size_t i = 0; modalities && i < modalities->size(); ++i) {
+    const JsonView modality = modalities->at(i);
+    if (modality.is(JsonView::Kind::kString) && modality.string() == "text") continue;
+    reader.fail("modalities", "this model answers in text only");
+  }
+}
+
 }  // namespace
+
+ChatRequest read_chat_request(FieldReader& reader, const ServerContext& context,
+                              const ServedModel& model, Dialect dialect,
+                              std::optional<ApiError>& not_found) {
+  ChatRequest request;
+  const ServerLimits& limits = context.options.limits;
+  const std::string name = read_model(reader, model, not_found);
+  request.fields = read_generation_fields(reader, model, limits);
+  request.fields.model = name;
+  read_logprobs(reader, limits, request.fields);
+  request.max_tokens_name = read_max_tokens(reader, request.fields);
+  request.fields.include_reasoning = reader.boolean("include_reasoning").value_or(true);
+  request.fields.separate_reasoning = reader.boolean("separate_reasoning").value_or(true);
+  read_response_format(reader);
+  refuse_or_ignore(reader);
+  request.chat = read_chat_prompt(reader, context, model, dialect);
+  if (request.chat.tools.forced() && !reader.failed()) {
+    reader.fail("tool_choice", "forcing a call is not supported by this server");
+  }
+  return request;
+}
 
 void handle_chat_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   auto opened = open_request(context, exchange);
   if (!opened) return;
-  const ServedModel& model = *opened->model;
-  const ServerLimits& limits = context.options.limits;
   FieldReader reader(opened->json.root());
   std::optional<ApiError> not_found;
-  const std::string name = read_model(reader, model, not_found);
-  GenerationFields fields = read_generation_fields(reader, model, limits);
-  fields.model = name;
-  read_logprobs(reader, limits, fields);
-  const std::string_view max_tokens_name = read_max_tokens(reader, fields);
-  read_response_format(reader);
-  reader.refuse({"audio", "functions", "function_call", "prediction", "web_search_options", "echo",
-                 "verbosity"});
-  reader.ignore({"parallel_tool_calls", "modalities", "include_reasoning", "separate_reasoning",
-                 "stream_reasoning"});
-  const ChatPrompt chat = read_chat_prompt(reader, context);
+  ChatRequest request =
+      read_chat_request(reader, context, *opened->model, exchange->request().dialect, not_found);
   if (not_found) return respond_error(exchange, *not_found);
   if (reader.error()) return respond_error(exchange, *reader.error());
   context.note_unknown_fields(reader.unknown());
-
-  const Result<std::string> text = render_chat(model, chat);
-  if (!text) {
-    ApiError error = error_from(text.error());
-    error.param = "messages";
-    return respond_error(exchange, error);
-  }
-  JobPrompt prompt;
-  prompt.tokens = model.tokenizer->encode(*text, chat.add_special_tokens);
-  if (auto error = fit_context(model, fields, std::nullopt, max_tokens_name, prompt.tokens,
-                               prompt.output_count_max)) {
-    if (error->param == "prompt") error->param = "messages";
-    return respond_error(exchange, *error);
-  }
-  if (prompt.tokens.empty()) {
-    return respond_error(exchange, bad_field("messages", "the messages render to nothing"));
-  }
-  AnswerFormat::Options format;
-  format.tokenizer = model.tokenizer;
-  format.logprobs = fields.sampling.logprob_count >= 0;
-  format.token_ids = fields.return_token_ids;
-  GenerationJob::Setup setup;
-  setup.model = opened->model;
-  setup.fields = std::move(fields);
-  setup.prompts.push_back(std::move(prompt));
-  setup.format = std::make_unique<const ChatFormat>(format);
-  GenerationJob::start(context, exchange, std::move(setup));
+  ChatGeneration generation;
+  generation.model = opened->model;
+  generation.writer =
+      std::make_unique<ChatWriter>(ChatWriter::Options{request.fields.include_reasoning});
+  generation.fields = std::move(request.fields);
+  generation.chat = std::move(request.chat);
+  generation.max_tokens_name = request.max_tokens_name;
+  start_chat(context, exchange, std::move(generation));
 }
 
 }  // namespace kun

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/generator.h"
+#include "text/answer_syntax.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -33,6 +34,7 @@ struct ServedModel {
   std::string eos_token;
   int context_length = 4096;
   SamplingDefaults defaults;
+  AnswerSyntax syntax;  // of thoughts and tool calls
   std::vector<Token> end_tokens;
   std::int64_t created = 0;  // Unix seconds
   // Labels of vllm:cache_config_info.
