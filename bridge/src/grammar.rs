@@ -2,7 +2,9 @@
 //! is compiled once and shared; each sequence has a State, a position in it that is cheap to copy.
 //! States of one Grammar share its lexer, so what one of them has computed the others find.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
 
 use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
@@ -18,6 +20,13 @@ use crate::schema;
 const SOURCE_BYTES_MAX: usize = 512 << 10;
 const SCHEMAS_MAX: usize = 128;
 const WHITESPACE_BYTES_MAX: usize = 256;
+const REGEX_BYTES_MAX: usize = 32 << 10;
+const NESTING_MAX: usize = 64;
+const RULES_MAX: usize = 4_000;
+
+/// llguidance follows rules and references by recursion, thousands deep within the limits here.
+/// Memory of a stack is only taken as far as it is used.
+const STACK_BYTES: usize = 256 << 20;
 
 /// JSON allows white space without end, and small models can get lost in it.
 const WHITESPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
@@ -177,11 +186,19 @@ fn top_level(source: &Source) -> Result<TopLevelGrammar, String> {
             };
             return Ok(TopLevelGrammar::from_grammar(json_grammar(schema, source)?));
         }
+        Kind::Regex if source.text.len() > REGEX_BYTES_MAX => {
+            return Err(format!(
+                "the regular expression is longer than {REGEX_BYTES_MAX} bytes"
+            ))
+        }
         Kind::Regex => return Ok(TopLevelGrammar::from_regex(source.text)),
         Kind::Lark if source.text.contains("x-guidance") => {
             return Err("a grammar may not contain \"x-guidance\"".into())
         }
-        Kind::Lark => GrammarWithLexer::from_lark(source.text.to_string()),
+        Kind::Lark => {
+            check_lark(source.text)?;
+            GrammarWithLexer::from_lark(source.text.to_string())
+        }
     };
     let mut grammars = vec![main];
     for (index, text) in source.schemas.iter().enumerate() {
@@ -195,6 +212,38 @@ fn top_level(source: &Source) -> Result<TopLevelGrammar, String> {
     })
 }
 
+/// Bounds how deep a parser of Lark must recurse. Brackets and colons in strings count as well:
+/// there cannot be fewer than this finds.
+fn check_lark(text: &str) -> Result<(), String> {
+    let mut depth = 0usize;
+    let mut deepest = 0;
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    if deepest > NESTING_MAX {
+        return Err(format!("brackets are nested deeper than {NESTING_MAX}"));
+    }
+    if text.bytes().filter(|byte| *byte == b':').count() > RULES_MAX {
+        return Err(format!("there are more than {RULES_MAX} rules"));
+    }
+    Ok(())
+}
+
+fn on_large_stack<T: Send>(body: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    thread::scope(|scope| {
+        let worker = thread::Builder::new()
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, body)
+            .map_err(|e| format!("it cannot be compiled now: {e}"))?;
+        worker.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
 pub struct Grammar {
     start: TokenParser,
     first_mask: SimpleVob, // computed once: every sequence begins with it
@@ -203,6 +252,14 @@ pub struct Grammar {
 
 impl Grammar {
     pub fn compile(
+        vocabulary: &Vocabulary,
+        source: &Source,
+        limits: Limits,
+    ) -> Result<Grammar, String> {
+        on_large_stack(|| Self::compile_here(vocabulary, source, limits))
+    }
+
+    fn compile_here(
         vocabulary: &Vocabulary,
         source: &Source,
         limits: Limits,
@@ -239,10 +296,14 @@ impl Grammar {
         Ok(grammar)
     }
 
-    /// An estimate. Grows while states of the grammar are in use.
+    /// An estimate. Grows while states of the grammar are in use; usize::MAX when their lexer, which
+    /// they share, has passed a limit, so that it is of no more use to anyone.
     pub fn bytes(&self) -> usize {
-        // A lexer state takes 1 to 2 KB (llguidance, api.rs).
         let stats = self.start.parser.lexer_stats();
+        if stats.error {
+            return usize::MAX;
+        }
+        // A lexer state takes 1 to 2 KB (llguidance, api.rs).
         self.own_bytes + stats.num_bytes + 1_500 * stats.num_states
     }
 
@@ -424,6 +485,158 @@ mod tests {
                 exists,
                 "{day}"
             );
+        }
+    }
+
+    #[test]
+    fn formats_are_no_wider_than_their_standards() {
+        let grammar = |format: &str| {
+            compile(&format!(r#"{{"type":"string","format":"{format}"}}"#)).expect("compiles")
+        };
+        for (format, text, good) in [
+            ("time", "23:59:59.5+01:00", true),
+            ("time", "22:59:60Z", false),
+            ("date-time", "2024-02-29T00:00:00Z", true),
+            ("date-time", "2023-02-29T00:00:00Z", false),
+            ("hostname", "a.b-c.d--e", true),
+            ("hostname", "ab--c.de", false),
+            ("hostname", "a-.b", false),
+            ("hostname", "a", true),
+        ] {
+            let quoted = format!("\"{text}\"");
+            assert_eq!(
+                accepts(&mut grammar(format).state(), &quoted),
+                good,
+                "{text}"
+            );
+        }
+    }
+
+    fn within_seconds(what: &str, source: &Source) -> Result<(), String> {
+        let began = std::time::Instant::now();
+        let result = Grammar::compile(&vocabulary(), source, LIMITS).map(drop);
+        let seconds = began.elapsed().as_secs_f64();
+        let shown: String = format!("{result:?}").chars().take(120).collect();
+        println!("{seconds:.3} s  {what:.40}: {shown}");
+        assert!(seconds < 3.0, "{what:.40} took {seconds} s");
+        result
+    }
+
+    #[test]
+    fn regular_expressions_that_explode_end_in_time() {
+        for (text, good) in [
+            ("(a+)+b", true),
+            ("(a|a)*", true),
+            ("(x+x+)+y", true),
+            ("(", false),
+            ("[", false),
+            ("{{1}}", false),
+            ("\\", false),
+            ("a{1000}{1000}", false),
+            ("(a?){500}a{500}", true),
+            ("(.*a){40}", true),
+            ("[ab]*a[ab]{400}", true),
+            ("(?=a)b", false),
+        ] {
+            let source = Source {
+                kind: Kind::Regex,
+                text,
+                ..json("")
+            };
+            let source = Source {
+                schemas: vec![],
+                ..source
+            };
+            let result = within_seconds(text, &source);
+            assert!(!good || result.is_ok(), "{text}: {result:?}");
+        }
+        for text in [
+            "(".repeat(10_000) + &")".repeat(10_000),
+            "a|".repeat(10_000),
+            "[^a]{1,5000}".repeat(50),
+            "\\p{L}{0,5000}".into(),
+            "((((a{9}){9}){9}){9}){9}".into(),
+        ] {
+            let source = Source {
+                kind: Kind::Regex,
+                text: &text,
+                ..json("")
+            };
+            let _ = within_seconds(
+                &text,
+                &Source {
+                    schemas: vec![],
+                    ..source
+                },
+            );
+        }
+    }
+
+    #[test]
+    fn grammars_that_explode_end_in_time() {
+        let chain: String = (0..3_000).map(|i| format!("r{i}: r{}\n", i + 1)).collect();
+        for text in [
+            "start: start".to_string(),
+            "start: start start | \"a\"".into(),
+            "start: a\na: b\nb: a".into(),
+            "start: start \"a\" | \"a\"".into(),
+            format!("start: {}\"a\"{}", "(".repeat(30_000), ")".repeat(30_000)),
+            format!("start: r0\n{chain}r3000: \"x\""),
+            "start: (\"a\"?){10000}".into(),
+            "start: ((((\"a\"{99}){99}){99}){99}){99}".into(),
+            "start: (((\"a\"*)*)*)*".into(),
+            "start: /a/ nowhere".into(),
+            String::new(),
+            "\u{0}".into(),
+        ] {
+            let source = Source {
+                kind: Kind::Lark,
+                text: &text,
+                ..json("")
+            };
+            let _ = within_seconds(
+                &text,
+                &Source {
+                    schemas: vec![],
+                    ..source
+                },
+            );
+        }
+    }
+
+    #[test]
+    fn schemas_that_explode_end_in_time() {
+        let chain: String = (0..1_500)
+            .map(|i| format!("\"d{i}\":{{\"$ref\":\"#/$defs/d{}\"}},", i + 1))
+            .collect();
+        let many: String = (0..2_000)
+            .map(|i| format!("\"p{i}\":{{\"type\":\"string\"}},"))
+            .collect();
+        let options: String = (0..500)
+            .map(|i| format!("{{\"properties\":{{\"k{i}\":{{}}}}}},"))
+            .collect();
+        for text in [
+            r##"{"$ref":"#"}"##.to_string(),
+            r##"{"$ref":"#/nowhere"}"##.into(),
+            r#"{"$ref":"file:///etc/passwd"}"#.into(),
+            r#"{"type":"something"}"#.into(),
+            r#"{"minimum":"x"}"#.into(),
+            r#"{"multipleOf":0}"#.into(),
+            r#"{"multipleOf":1e-300}"#.into(),
+            r#"{"minimum":-1e15,"maximum":1e15,"multipleOf":0.0000001}"#.into(),
+            r#"{"type":"string","minLength":100000}"#.into(),
+            r#"{"type":"string","pattern":"^(a|b)*a(a|b){12}$","minLength":10000}"#.into(),
+            r#"{"type":"array","minItems":100000,"items":{"type":"object"}}"#.into(),
+            r##"{"allOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"}],"$defs":{"a":{"properties":{"c":{"$ref":"#/$defs/a"}}},"b":{"properties":{"c":{"$ref":"#/$defs/b"}}}}}"##.into(),
+            format!("{{\"$ref\":\"#/$defs/d0\",\"$defs\":{{{chain}\"d1500\":{{\"type\":\"null\"}}}}}}"),
+            format!("{{\"allOf\":[{{\"anyOf\":[{options}true]}},{{\"properties\":{{{many}\"z\":{{}}}}}}]}}"),
+            format!("{{\"oneOf\":[{options}false]}}"),
+            format!("{{\"enum\":[{}1]}}", "\"abcdefghij\",".repeat(10_000)),
+            "[".repeat(100_000),
+            format!("{}{}", "{\"items\":".repeat(100), "}".repeat(100)),
+            format!("{{\"description\":\"{}\"}}", "x".repeat(2 << 20)),
+        ] {
+            let _ = within_seconds(&text, &json(&text));
         }
     }
 

@@ -67,12 +67,38 @@ const DRAFTS: [&str; 6] = [
     "json-schema.org/schema",
 ];
 
-/// A day that exists: llguidance's own pattern lets every year have a 29th of February.
+/// llguidance's own patterns let some strings through that their formats do not allow. These are
+/// stricter than the formats where it costs nothing: no leap seconds, no punycode.
 const DATE: &str = concat!(
-    r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])",
+    r"(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])",
     r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))",
-    r"|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29"
+    r"|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
 );
+const TIME: &str = concat!(
+    r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?",
+    r"(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+);
+const LABEL: &str = concat!(
+    r"[a-zA-Z0-9](?:[a-zA-Z0-9-]?[a-zA-Z0-9]|[a-zA-Z0-9-]{2}[a-zA-Z0-9]",
+    r"|[a-zA-Z0-9-](?:[a-zA-Z0-9][a-zA-Z0-9-]|-[a-zA-Z0-9])[a-zA-Z0-9-]{0,58}[a-zA-Z0-9])?"
+);
+const HOSTNAME_LENGTH_MAX: u64 = 253;
+
+/// What stands for a format, when it is more than llguidance makes of it.
+fn format_rule(name: &str) -> Option<Value> {
+    let pattern = match name {
+        "date" => format!("^{DATE}$"),
+        "time" => format!("^{TIME}$"),
+        "date-time" => format!("^{DATE}[tT]{TIME}$"),
+        "hostname" => format!(r"^{LABEL}(?:\.{LABEL})*$"),
+        _ => return None,
+    };
+    let mut rule = Map::from_iter([("pattern".to_string(), Value::String(pattern))]);
+    if name == "hostname" {
+        rule.insert("maxLength".into(), HOSTNAME_LENGTH_MAX.into());
+    }
+    Some(Value::Object(rule))
+}
 
 /// Schemas beyond these take more time or memory to compile than a request may.
 const SCHEMAS_MAX: usize = 20_000;
@@ -81,6 +107,7 @@ const PATTERNS_MAX: usize = 64;
 const PATTERN_BYTES_MAX: usize = 4_096;
 const PATTERN_PROPERTIES_MAX: usize = 16;
 const ALTERNATIVES_MAX: usize = 512; // of one anyOf, oneOf or allOf
+const REFERENCES_MAX: usize = 2_000; // to different places
 const COUNT_MAX: u64 = 100_000; // of items, characters, properties
 const DEPTH_MAX: usize = 64;
 
@@ -96,6 +123,7 @@ pub fn prepare(schema: &mut Value, options: Options) -> Result<(), String> {
     let mut walk = Walk {
         root: schema,
         seen: HashSet::new(),
+        targets: HashSet::new(),
         pending: Vec::new(),
         values: 0,
         patterns: 0,
@@ -125,12 +153,12 @@ fn simplify(schema: &mut Value, options: Options, depth: usize) -> Result<(), St
     {
         map.insert("additionalProperties".into(), Value::Bool(false));
     }
-    if map.get("format").is_some_and(|f| f == "date") {
-        let pattern = Value::String(format!("^(?:{DATE})$"));
-        let rule = Value::Object(Map::from_iter([("pattern".to_string(), pattern)]));
+    let format = map.get("format").and_then(Value::as_str);
+    if let Some(rule) = format.and_then(format_rule) {
+        map.shift_remove("format");
         match map.get_mut("allOf") {
             Some(Value::Array(rules)) => rules.push(rule),
-            Some(_) => {}
+            Some(_) => return Err("allOf must be an array".into()),
             None => drop(map.insert("allOf".into(), Value::Array(vec![rule]))),
         }
     }
@@ -180,6 +208,7 @@ fn remove_idle(map: &mut Map<String, Value>) {
 struct Walk<'a> {
     root: &'a Value,
     seen: HashSet<*const Value>,
+    targets: HashSet<*const Value>,
     pending: Vec<(&'a Value, String)>, // targets of references
     values: usize,
     patterns: usize,
@@ -285,7 +314,12 @@ impl<'a> Walk<'a> {
         if pointer.is_empty() || pointer.starts_with('/') {
             // Escapes of URIs are left to llguidance, which refuses what it cannot find.
             if let Some(target) = self.root.pointer(pointer) {
-                self.pending.push((target, reference.to_string()));
+                if self.targets.insert(std::ptr::from_ref(target)) {
+                    self.pending.push((target, reference.to_string()));
+                }
+            }
+            if self.targets.len() > REFERENCES_MAX {
+                return Err(format!("$ref leads to more than {REFERENCES_MAX} places"));
             }
         }
         Ok(())
@@ -316,6 +350,9 @@ impl<'a> Walk<'a> {
     }
 
     fn pattern(&mut self, pattern: &str, place: &str) -> Result<(), String> {
+        if pattern.contains(TIME) || pattern.contains(DATE) || pattern.contains(LABEL) {
+            return Ok(()); // those of format_rule()
+        }
         self.patterns += 1;
         if self.patterns > PATTERNS_MAX {
             return Err(format!(

@@ -200,11 +200,14 @@ StepResult Worker::sample(const BatchPlan& plan, const SamplingBatch& sampling) 
   result.status = for_each_row(plan, [&](std::size_t s, std::int32_t, auto logits) {
     auto token = sampler_.sample(logits, sampling.rows[row++]);
     SliceResult& slice = result.slices[s];
-    slice.corrupted = slice.corrupted || !token.has_value();
-    if (!slice.corrupted) slice.tokens.push_back(*std::move(token));
+    if (token.has_value()) {
+      slice.tokens.push_back(*std::move(token));
+    } else {
+      (sampler_.starved() ? slice.starved : slice.corrupted) = true;
+    }
   });
   for (SliceResult& slice : result.slices) {
-    if (slice.corrupted) slice.tokens.clear();
+    if (slice.corrupted || slice.starved) slice.tokens.clear();
   }
   phase_count_.fetch_add(1);
   return result;

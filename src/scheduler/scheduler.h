@@ -43,6 +43,7 @@ struct SequenceSpec {
   int choice_count = 1;
   int priority = 0;  // lower runs earlier
   std::string cache_salt;
+  std::shared_ptr<const TokenConstraint> constraint;  // each choice gets a clone; null: none
 };
 
 class Scheduler {
@@ -64,10 +65,19 @@ class Scheduler {
   // empty one need not be, but may be (with an empty result of its step) to hear of stop()s.
   const BatchPlan& plan(Microseconds now);
 
-  // Beside the last plan; valid until apply().
-  const SamplingBatch& sampling() const;
+  // Beside the last plan; valid until apply(). The masks are the caller's to fill in.
+  SamplingBatch& sampling();
 
-  enum class Finish : std::uint8_t { kNone, kEndToken, kLength, kStopped, kCorrupted, kFailed };
+  enum class Finish : std::uint8_t {
+    kNone,
+    kEndToken,
+    kConstraintEnd,  // its constraint lets nothing follow
+    kLength,
+    kStopped,
+    kCorrupted,
+    kNoToken,  // constraint and parameters together leave no token; Progress::status may say more
+    kFailed,
+  };
 
   struct Progress {
     SequenceId sequence = 0;
@@ -77,6 +87,7 @@ class Scheduler {
     int prompt_count = 0;
     int cached_count = 0;  // prompt tokens taken from the prefix cache at first admission
     int output_count = 0;
+    Status status;  // of the constraint, when it broke
   };
 
   // Takes in what the workers computed and tells who advanced or ended. A failed step ends every

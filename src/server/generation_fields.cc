@@ -7,6 +7,8 @@
 #include <limits>
 #include <random>
 
+#include "server/structured_output.h"
+
 namespace kun {
 namespace {
 
@@ -114,32 +116,11 @@ void read_request_id(FieldReader& reader, GenerationFields& fields) {
 
 // Known, and an error as long as they are not supported.
 void refuse_unsupported(FieldReader& reader) {
-  reader.refuse({"use_beam_search",
-                 "prompt_logprobs",
-                 "allowed_token_ids",
-                 "bad_words",
-                 "logits_processors",
-                 "structured_outputs",
-                 "guided_json",
-                 "guided_regex",
-                 "guided_choice",
-                 "guided_grammar",
-                 "regex",
-                 "ebnf",
-                 "json_schema",
-                 "grammar",
-                 "stop_regex",
-                 "kv_transfer_params",
-                 "lora_path",
-                 "repetition_detection",
-                 "thinking_token_budget",
-                 "return_prompt_text",
-                 "return_tokens_as_token_ids",
-                 "prompt_embeds",
-                 "return_hidden_states",
-                 "custom_logit_processor",
-                 "logprob_token_ids",
-                 "vllm_xargs"});
+  reader.refuse({"use_beam_search", "prompt_logprobs", "allowed_token_ids", "bad_words",
+                 "logits_processors", "stop_regex", "kv_transfer_params", "lora_path",
+                 "repetition_detection", "thinking_token_budget", "return_prompt_text",
+                 "return_tokens_as_token_ids", "prompt_embeds", "return_hidden_states",
+                 "custom_logit_processor", "logprob_token_ids", "vllm_xargs"});
   // Accepted without effect: hints, and names for what is the case anyway.
   reader.ignore({"user", "metadata", "store", "service_tier", "length_penalty", "early_stopping",
                  "mm_processor_kwargs", "media_io_kwargs", "prompt_cache_key", "safety_identifier",
@@ -187,6 +168,7 @@ GenerationFields read_generation_fields(FieldReader& reader, const ServedModel& 
     if (*keep == 0) reader.fail("truncate_prompt_tokens", "truncate_prompt_tokens must not be 0");
     fields.truncate_prompt_tokens = static_cast<int>(*keep);
   }
+  fields.grammar = read_structured_output(reader);
   refuse_unsupported(reader);
   return fields;
 }

@@ -86,6 +86,7 @@ void GenerationJob::run() {
   if (done_) return;
   const std::shared_ptr<Exchange> exchange = exchange_.lock();
   if (exchange == nullptr || exchange->closed()) return let_go();
+  if (!started_ && !constraint_ready()) return;
   if (!started_) generate();
   if (idle_.exchange(false) && setup_.fields.stream) {
     if (stream_begun_) {
@@ -101,8 +102,10 @@ void GenerationJob::generate() {
   started_ = true;
   for (const JobPrompt& prompt : setup_.prompts) {
     context_.metrics.request_admitted(setup_.fields.choice_count, prompt.output_count_max);
-    streams_.push_back(setup_.model->generator->generate(make_generate_request(
-        *setup_.model, setup_.fields, prompt.tokens, prompt.output_count_max)));
+    GenerateRequest request =
+        make_generate_request(*setup_.model, setup_.fields, prompt.tokens, prompt.output_count_max);
+    request.constraint = constraint_;
+    streams_.push_back(setup_.model->generator->generate(std::move(request)));
     // The stream may outlive the job, and its writer the server: the callback owns neither. It is
     // called under the stream's lock, hence only puts the job into the pool's line.
     streams_.back()->set_ready_callback([weak = weak_from_this(), pool = context_.pool] {
@@ -209,8 +212,12 @@ void GenerationJob::fail(const Status& status) {
   const std::shared_ptr<Exchange> exchange = exchange_.lock();
   const ApiError error = error_from(status);
   if (!stream_begun_) return exchange->respond(error_response(error));
-  exchange->write(sse_event(error_json(error)) + std::string(kSseDone));
-  exchange->end();
+  fail_stream(*exchange, error);
+}
+
+void GenerationJob::fail_stream(Exchange& exchange, const ApiError& error) {
+  exchange.write(sse_event(error_json(error)) + std::string(kSseDone));
+  exchange.end();
 }
 
 // The client has gone.

@@ -67,12 +67,15 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
 
   void run();
   void schedule();
+  bool constraint_ready();
+  void take_grammar(const Result<std::shared_ptr<const Grammar>>& grammar);
   void generate();
   void pump();
   bool take_event(std::size_t prompt, StreamEvent event);
   void take_tokens(Choice& choice, const StreamEvent& event);
   void end_choice(Choice& choice, std::size_t prompt, FinishReason reason);
   void fail(const Status& status);
+  static void fail_stream(Exchange& exchange, const ApiError& error);
   void let_go();
 
   void begin_stream();
@@ -103,6 +106,8 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
   std::vector<Choice> choices_;                        // [prompt * n + choice]
   std::vector<int> cached_counts_;                     // [prompt]
   std::size_t ended_count_ = 0;
+  std::shared_ptr<const TokenConstraint> constraint_;  // of all choices; null: none, or not yet
+  bool grammar_asked_ = false;
   bool started_ = false;       // generations
   bool stream_begun_ = false;  // head sent
   bool done_ = false;

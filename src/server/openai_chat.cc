@@ -7,6 +7,7 @@
 #include "server/generation_job.h"
 #include "server/openai_api.h"
 #include "server/openai_request.h"
+#include "server/structured_output.h"
 
 namespace kun {
 namespace {
@@ -30,14 +31,6 @@ std::string_view read_max_tokens(FieldReader& reader, GenerationFields& fields) 
   return new_name ? "max_completion_tokens" : "max_tokens";
 }
 
-void read_response_format(FieldReader& reader) {
-  const auto format = reader.object("response_format");
-  if (!format) return;
-  const auto type = format->find("type");
-  if (type && type->is(JsonView::Kind::kString) && type->string() == "text") return;
-  reader.fail("response_format", "response_format other than text is not supported by this server");
-}
-
 }  // namespace
 
 void handle_chat_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
@@ -52,7 +45,6 @@ void handle_chat_completions(ServerContext& context, const std::shared_ptr<Excha
   fields.model = name;
   read_logprobs(reader, limits, fields);
   const std::string_view max_tokens_name = read_max_tokens(reader, fields);
-  read_response_format(reader);
   reader.refuse({"audio", "functions", "function_call", "prediction", "web_search_options", "echo",
                  "verbosity"});
   reader.ignore({"parallel_tool_calls", "modalities", "include_reasoning", "separate_reasoning",
@@ -68,6 +60,7 @@ void handle_chat_completions(ServerContext& context, const std::shared_ptr<Excha
     error.param = "messages";
     return respond_error(exchange, error);
   }
+  fields.thoughts_end = thoughts_end(*text);
   JobPrompt prompt;
   prompt.tokens = model.tokenizer->encode(*text, chat.add_special_tokens);
   if (auto error = fit_context(model, fields, std::nullopt, max_tokens_name, prompt.tokens,

@@ -123,7 +123,7 @@ void handle_completions(ServerContext& context, const std::shared_ptr<Exchange>&
   if (reader.string("suffix", limits.body_bytes_max)) {
     reader.fail("suffix", "suffix is not currently supported");
   }
-  reader.refuse({"response_format", "tools", "tool_choice"});
+  reader.refuse({"tools", "tool_choice"});
   const bool add_special = reader.boolean("add_special_tokens").value_or(true);
   std::vector<JobPrompt> prompts;
   if (!reader.failed() && !not_found) {

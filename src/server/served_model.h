@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "engine/generator.h"
 #include "text/chat_template.h"
+#include "text/grammar_compiler.h"
 #include "text/tokenizer.h"
 
 namespace kun {
@@ -35,6 +37,7 @@ struct ServedModel {
   SamplingDefaults defaults;
   std::vector<Token> end_tokens;
   std::int64_t created = 0;  // Unix seconds
+  std::shared_ptr<GrammarCompiler> grammars;  // null: the server makes its own
   // Labels of vllm:cache_config_info.
   std::vector<std::pair<std::string, std::string>> cache_config;
 
