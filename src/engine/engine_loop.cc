@@ -49,8 +49,8 @@ std::pair<FinishReason, Status> reason_of(Scheduler::Finish finish, const Status
               internal_error("the model computed values that are not numbers for this request")};
     case Scheduler::Finish::kNoToken:
       return {FinishReason::kError,
-              invalid_argument("the grammar and the other parameters of this request together leave "
-                               "no token possible")};
+              invalid_argument("the grammar and the other parameters of this request together "
+                               "leave no token possible")};
     case Scheduler::Finish::kFailed:
       return {FinishReason::kError, step_status.ok()
                                         ? internal_error("a step of this request gave no result")

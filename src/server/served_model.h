@@ -36,7 +36,7 @@ struct ServedModel {
   int context_length = 4096;
   SamplingDefaults defaults;
   std::vector<Token> end_tokens;
-  std::int64_t created = 0;  // Unix seconds
+  std::int64_t created = 0;                   // Unix seconds
   std::shared_ptr<GrammarCompiler> grammars;  // null: the server makes its own
   // Labels of vllm:cache_config_info.
   std::vector<std::pair<std::string, std::string>> cache_config;

@@ -48,14 +48,15 @@ TEST_F(StructuredOutputTest, ReadsEveryWayToDemandJson) {
       R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]})";
   const std::string schema(kSchema);
   const std::string quoted =
-      R"("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]}")";
-  for (
-      const std::string& extra :
-      {R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,"schema":)" +
-           schema + "}}",
-       R"("structured_outputs":{"json":)" + schema + "}",
-       R"("structured_outputs":{"json":)" + quoted + "}", R"("guided_json":)" + schema,
-       R"("guided_json":)" + quoted, R"("json_schema":)" + schema}) {
+      R"("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},)"
+      R"(\"required\":[\"a\"]}")";
+  for (const std::string& extra :
+       {R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,
+            "schema":)" +
+            schema + "}}",
+        R"("structured_outputs":{"json":)" + schema + "}",
+        R"("structured_outputs":{"json":)" + quoted + "}", R"("guided_json":)" + schema,
+        R"("guided_json":)" + quoted, R"("json_schema":)" + schema}) {
     for (const bool in_chat : {true, false}) {
       constraint_ = nullptr;
       const ClientResponse response = in_chat ? chat(extra) : complete(extra);

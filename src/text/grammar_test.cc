@@ -48,7 +48,8 @@ class GrammarTest : public ::testing::Test {
 TEST_F(GrammarTest, HoldsTextToASchema) {
   const auto grammar = compile(json_source(
       R"({"type":"object","properties":{"name":{"type":"string","maxLength":3},
-          "age":{"type":"integer","minimum":0}},"required":["name"],"additionalProperties":false})"));
+          "age":{"type":"integer","minimum":0}},"required":["name"],
+          "additionalProperties":false})"));
   EXPECT_TRUE(matches(*grammar, R"({"name":"Ann","age":42})"));
   EXPECT_TRUE(matches(*grammar, "{ \"name\" : \"\xc3\xa4\xc3\xb6\xc3\xbc\" }"));
   EXPECT_FALSE(matches(*grammar, R"({"name":"Anna"})"));

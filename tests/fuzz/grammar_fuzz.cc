@@ -1,7 +1,7 @@
-// A demand of a stranger and what a model might say under it: the first byte chooses between schema,
-// regular expression, Lark and GBNF, the demand goes up to the first NUL byte, and text follows.
-// Whatever they are, compiling ends in a grammar or an error, a mask holds the tokens that are taken
-// and no others, and taking tokens back leads to the same place.
+// A demand of a stranger and what a model might say under it: the first byte chooses between
+// schema, regular expression, Lark and GBNF, the demand goes up to the first NUL byte, and text
+// follows. Whatever they are, compiling ends in a grammar or an error, a mask holds the tokens that
+// are taken and no others, and taking tokens back leads to the same place.
 #include <cstddef>
 #include <cstdint>
 #include <memory>

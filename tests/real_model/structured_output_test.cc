@@ -148,7 +148,8 @@ TEST(StructuredOutput, CostsLittleBesideTheForwardPass) {
   if (!has_model()) GTEST_SKIP() << kNoModel;
   const auto engine = house().engine({});
   // Strings of the model's own choice, too many of them to end within the 64 tokens.
-  const auto grammar = compile_schema(R"({"type":"array","items":{"type":"string"},"minItems":100})");
+  const auto grammar =
+      compile_schema(R"({"type":"array","items":{"type":"string"},"minItems":100})");
   seconds_for(*engine, grammar.get());
   double free = 1e9;
   double constrained = 1e9;
