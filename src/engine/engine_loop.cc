@@ -99,7 +99,7 @@ std::shared_ptr<TokenStream> Engine::Loop::generate(GenerateRequest request) {
           fmt::format("{} requests are waiting already, try again later", inbox_.size()));
     } else {
       if (pending_count_.fetch_add(1) == 0) watch_.moved(options_.clock());
-      inbox_.push_back({std::move(request), stream});
+      inbox_.push_back({std::move(request), stream, options_.clock()});
     }
   }
   if (!refused.ok()) {
@@ -219,7 +219,7 @@ void Engine::Loop::admit(Arrival arrival) {
   const SequenceId id = spec.id;
   const int choice_count = request.choice_count;
 
-  const Status status = scheduler_.add(std::move(spec), options_.clock());
+  const Status status = scheduler_.add(std::move(spec), arrival.at);
   if (!status.ok()) {
     push_end(arrival.stream, 0, FinishReason::kError, status);
     pending_count_.fetch_sub(1);
@@ -288,7 +288,8 @@ void Engine::Loop::deliver(Scheduler::Progress progress, const Status& step_stat
   StreamEvent event;
   event.choice = progress.choice;
   event.tokens = std::move(progress.tokens);
-  event.usage = {progress.prompt_count, progress.cached_count, progress.output_count};
+  event.usage = {progress.prompt_count, progress.cached_count, progress.output_count,
+                 progress.queue_time};
   if (ended) {
     auto [reason, status] = reason_of(progress.finish, step_status);
     event.finish = reason;

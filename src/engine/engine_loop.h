@@ -32,6 +32,7 @@ class Engine::Loop {
   struct Arrival {
     GenerateRequest request;
     std::weak_ptr<TokenStream> stream;
+    Microseconds at = 0;
   };
   struct Generation {
     std::weak_ptr<TokenStream> stream;

@@ -22,8 +22,9 @@ enum class FinishReason : std::uint8_t {
 
 struct StreamUsage {
   int prompt_count = 0;
-  int cached_count = 0;  // prompt tokens found in the prefix cache
-  int output_count = 0;  // of this choice, end token included
+  int cached_count = 0;                 // prompt tokens found in the prefix cache
+  int output_count = 0;                 // of this choice, end token included
+  std::int64_t queue_microseconds = 0;  // from generate() to the step of its first token
 };
 
 // New tokens of one choice, and at its end the reason. After every choice has ended there is

@@ -45,7 +45,8 @@ Status Worker::allocate_cache() {
         CachePlane bytes;
         bytes.dtype = plane.dtype;
         bytes.width = plane.width;
-        bytes.tokens_per_block = group.tokens_per_block;
+        CHECK(group.tokens_per_block % plane.positions_per_entry == 0);
+        bytes.tokens_per_block = group.tokens_per_block / plane.positions_per_entry;
         bytes.block_count = block_count;
         cache_bytes_.push_back(ops_.allocate(block_count * bytes.block_bytes()));
         if (cache_bytes_.back() == nullptr) {

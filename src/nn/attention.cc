@@ -2,17 +2,10 @@
 
 #include <cmath>
 
+#include "nn/heads.h"
+
 namespace kun::nn {
 namespace {
-
-// Columns [first, first + heads * width) of `rows`, seen as [token, head, width].
-TensorView heads_of(TensorView rows, std::int64_t first, std::int64_t heads, std::int64_t width) {
-  TensorView view = rows.slice_cols(first, heads * width);
-  view.rank = 3;
-  view.shape = {rows.rows(), heads, width, 0};
-  view.stride = {rows.stride[0], width, 1, 0};
-  return view;
-}
 
 std::optional<RmsNorm> optional_norm(const Loader& load, const AttentionShape& shape) {
   if (!shape.head_norm) return std::nullopt;

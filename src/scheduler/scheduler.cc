@@ -41,7 +41,7 @@ Scheduler::Impl::Impl(const SchedulerLimits& limits, const KvLayout& layout)
   }
 }
 
-Status Scheduler::Impl::add(SequenceSpec spec) {
+Status Scheduler::Impl::add(SequenceSpec spec, Microseconds now) {
   if (spec.prompt.empty()) return invalid_argument("the prompt is empty");
   if (spec.output_count_max < 1) {
     return invalid_argument("the output must be allowed at least one token");
@@ -66,6 +66,7 @@ Status Scheduler::Impl::add(SequenceSpec spec) {
   request.id = spec.id;
   request.priority = spec.priority;
   request.arrival = arrival_count_++;
+  request.added_at = now;
   request.prompt_count = static_cast<int>(prompt_count);
   request.token_count_max =
       static_cast<int>(std::min(prompt_count + spec.output_count_max, capacity_));
@@ -164,8 +165,8 @@ Scheduler::Scheduler(const SchedulerLimits& limits, const KvLayout& layout)
     : impl_(std::make_unique<Impl>(limits, layout)) {}
 Scheduler::~Scheduler() = default;
 
-Status Scheduler::add(SequenceSpec spec, Microseconds /*now*/) {
-  return impl_->add(std::move(spec));
+Status Scheduler::add(SequenceSpec spec, Microseconds now) {
+  return impl_->add(std::move(spec), now);
 }
 void Scheduler::cancel(SequenceId id) {
   impl_->cancel(id);

@@ -88,6 +88,7 @@ class Scheduler {
     int cached_count = 0;  // prompt tokens taken from the prefix cache at first admission
     int output_count = 0;
     Status status;  // of the constraint, when it broke
+    Microseconds queue_time = 0;  // from add() to the plan of its first token
   };
 
   // Takes in what the workers computed and tells who advanced or ended. A failed step ends every

@@ -180,6 +180,7 @@ Scheduler::Progress Scheduler::Impl::progress_of(const Sequence& sequence, std::
   progress.prompt_count = sequence.request->prompt_count;
   progress.cached_count = std::max(sequence.request->cached_count, 0);
   progress.output_count = sequence.output_count();
+  progress.queue_time = sequence.request->queue_time;
   return progress;
 }
 

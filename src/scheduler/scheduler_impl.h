@@ -19,7 +19,7 @@ class Scheduler::Impl {
  public:
   Impl(const SchedulerLimits& limits, const KvLayout& layout);
 
-  Status add(SequenceSpec spec);
+  Status add(SequenceSpec spec, Microseconds now);
   void cancel(SequenceId id);
   void stop(SequenceId id, std::uint32_t choice, int kept_count);
   const BatchPlan& plan(Microseconds now);

@@ -200,6 +200,7 @@ void Scheduler::Impl::record_admission(Sequence& sequence) {
   Request& request = *sequence.request;
   if (request.cached_count >= 0) return;
   request.cached_count = sequence.computed_count;
+  request.queue_time = planned_at_ - request.added_at;
   const auto prompt_count = static_cast<std::uint64_t>(request.prompt_count);
   stats_.prompt_token_count += prompt_count;
   if (!limits_.prefix_caching) return;

@@ -117,6 +117,22 @@ TEST_F(SchedulerTest, ComputesALongPromptInChunksBesideDecodingSequences) {
   EXPECT_EQ(third.slices[1].wanted, (std::vector<std::int32_t>{1}));
 }
 
+TEST_F(SchedulerTest, TellsHowLongARequestWaited) {
+  limits_.sequences_running_max = 1;
+  add(spec(1, 4, 2));
+  add(spec(2, 4, 2));
+  now_ += 100;
+  const auto first = step();
+  ASSERT_EQ(first.size(), 1U);
+  EXPECT_EQ(first[0].queue_time, 100);
+  now_ += 1000;
+  step();  // the first ends; the second was not admitted before
+  const auto second = step();
+  ASSERT_EQ(second.size(), 1U);
+  EXPECT_EQ(second[0].sequence, 2U);
+  EXPECT_EQ(second[0].queue_time, 1102);
+}
+
 TEST_F(SchedulerTest, EndsAtAnEndTokenWhichIsTold) {
   add(spec(1, 4));
   const auto progress = step(kEnd);

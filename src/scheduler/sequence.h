@@ -12,6 +12,7 @@
 #include "plan/batch_plan.h"
 #include "plan/sampling_params.h"
 #include "plan/token_constraint.h"
+#include "scheduler/scheduler.h"
 
 namespace kun {
 
@@ -20,6 +21,8 @@ struct Request {
   SequenceId id = 0;
   int priority = 0;
   std::uint64_t arrival = 0;  // numbers requests in the order of add()
+  Microseconds added_at = 0;
+  Microseconds queue_time = 0;  // until first admission
   int prompt_count = 0;
   int token_count_max = 0;  // prompt and output
   SamplingParams sampling;

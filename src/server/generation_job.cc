@@ -100,6 +100,7 @@ void GenerationJob::run() {
 
 void GenerationJob::generate() {
   started_ = true;
+  submitted_ = Clock::now();
   for (const JobPrompt& prompt : setup_.prompts) {
     context_.metrics.request_admitted(setup_.fields.choice_count, prompt.output_count_max);
     GenerateRequest request =
@@ -146,6 +147,7 @@ bool GenerationJob::take_event(std::size_t prompt, StreamEvent event) {
   Choice& choice = choices_[index];
   if (choice.ended) return true;
   cached_counts_[prompt] = std::max(cached_counts_[prompt], event.usage.cached_count);
+  choice.queue_seconds = static_cast<double>(event.usage.queue_microseconds) * 1e-6;
   if (!event.tokens.empty()) take_tokens(choice, event);
   if (choice.text.stop_string() != nullptr) {
     if (!event.finish) streams_[prompt]->finish(event.choice, choice.output_count);
@@ -157,6 +159,7 @@ bool GenerationJob::take_event(std::size_t prompt, StreamEvent event) {
   choice.answer += choice.text.take();
   if (setup_.fields.stream) send_piece(choice, index);
   if (ended_count_ < choices_.size()) return true;
+  observe_longest();
   if (setup_.fields.stream) {
     finish_stream();
   } else {
@@ -197,8 +200,23 @@ void GenerationJob::end_choice(Choice& choice, std::size_t prompt, FinishReason 
   finished.prompt_count = static_cast<int>(setup_.prompts[prompt].tokens.size());
   finished.output_count = choice.output_count;
   finished.total_seconds = seconds_between(arrived_, Clock::now());
-  finished.decode_seconds = seconds_between(choice.first_token, choice.last_token);
+  finished.cached_count = cached_counts_[prompt];
+  finished.queue_seconds = choice.queue_seconds;
+  if (choice.output_count > 0) {
+    finished.prefill_seconds =
+        std::max(seconds_between(submitted_, choice.first_token) - choice.queue_seconds, 0.0);
+    finished.decode_seconds = seconds_between(choice.first_token, choice.last_token);
+  }
   context_.metrics.choice_finished(finished);
+}
+
+void GenerationJob::observe_longest() {
+  const auto per_prompt = static_cast<std::ptrdiff_t>(setup_.fields.choice_count);
+  for (auto first = choices_.begin(); first != choices_.end(); first += per_prompt) {
+    const auto longest =
+        std::ranges::max_element(first, first + per_prompt, {}, &Choice::output_count);
+    context_.metrics.request_finished(longest->output_count);
+  }
 }
 
 void GenerationJob::fail(const Status& status) {

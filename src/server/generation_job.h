@@ -61,6 +61,7 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
     FinishReason reason = FinishReason::kStop;
     std::optional<Token> stop_token;
     int output_count = 0;
+    double queue_seconds = 0.0;
     Clock::time_point first_token;
     Clock::time_point last_token;
   };
@@ -74,6 +75,7 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
   bool take_event(std::size_t prompt, StreamEvent event);
   void take_tokens(Choice& choice, const StreamEvent& event);
   void end_choice(Choice& choice, std::size_t prompt, FinishReason reason);
+  void observe_longest();
   void fail(const Status& status);
   static void fail_stream(Exchange& exchange, const ApiError& error);
   void let_go();
@@ -104,7 +106,8 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
   std::mutex mutex_;  // run() may be entered again before it has returned
   std::vector<std::shared_ptr<TokenStream>> streams_;  // [prompt]
   std::vector<Choice> choices_;                        // [prompt * n + choice]
-  std::vector<int> cached_counts_;                     // [prompt]
+  Clock::time_point submitted_;
+  std::vector<int> cached_counts_;  // [prompt]
   std::size_t ended_count_ = 0;
   std::shared_ptr<const TokenConstraint> constraint_;  // of all choices; null: none, or not yet
   bool grammar_asked_ = false;

@@ -133,7 +133,11 @@ TEST_F(AccessTest, MetricsCountWhatHappened) {
   EXPECT_THAT(page.body,
               testing::ContainsRegex("vllm:inter_token_latency_seconds_count.* [1-5]\n"));
   has("vllm:e2e_request_latency_seconds_count{" + labels + "} 1");
+  for (const char* phase : {"queue", "inference", "prefill", "decode"}) {
+    has("vllm:request_" + std::string(phase) + "_time_seconds_count{" + labels + "} 1");
+  }
   has("vllm:request_generation_tokens_sum{" + labels + "} 6");
+  has("vllm:request_max_num_generation_tokens_sum{" + labels + "} 6");
   has("vllm:request_params_max_tokens_bucket{" + labels + R"(,le="20"} 1)");
   has("vllm:generation_tokens_total{" + labels + "} 22");
   has("vllm:iteration_tokens_total_bucket{" + labels + R"(,le="1"} 3)");

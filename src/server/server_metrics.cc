@@ -96,9 +96,14 @@ struct ServerMetrics::Impl {
     Histogram* inter_token = nullptr;
     Histogram* per_output_token = nullptr;
     Histogram* total = nullptr;
+    Histogram* queue = nullptr;
+    Histogram* inference = nullptr;
+    Histogram* prefill = nullptr;
     Histogram* decode = nullptr;
     Histogram* prompt_count = nullptr;
     Histogram* output_count = nullptr;
+    Histogram* computed_count = nullptr;
+    Histogram* longest = nullptr;
     Histogram* output_count_max = nullptr;
     Histogram* choice_count = nullptr;
     std::array<prometheus::Counter*, kReasonCount> finished{};
@@ -147,12 +152,22 @@ void ServerMetrics::set_model(const ServedModel& served) {
           "Histogram of time per output token of a request in seconds.", kTokenBuckets);
   m.total = add("vllm:e2e_request_latency_seconds",
                 "Histogram of end to end request latency in seconds.", kRequestBuckets);
+  m.queue = add("vllm:request_queue_time_seconds",
+                "Histogram of time spent waiting to run in seconds.", kRequestBuckets);
+  m.inference = add("vllm:request_inference_time_seconds",
+                    "Histogram of time spent running a request in seconds.", kRequestBuckets);
+  m.prefill = add("vllm:request_prefill_time_seconds",
+                  "Histogram of time spent computing a prompt in seconds.", kRequestBuckets);
   m.decode = add("vllm:request_decode_time_seconds",
                  "Histogram of time spent decoding a request in seconds.", kRequestBuckets);
   const Buckets counts = one_two_five(served.context_length);
   m.prompt_count = add("vllm:request_prompt_tokens", "Number of prefill tokens processed.", counts);
   m.output_count =
       add("vllm:request_generation_tokens", "Number of generation tokens processed.", counts);
+  m.computed_count = add("vllm:request_prefill_kv_computed_tokens",
+                         "Histogram of prompt tokens computed, not cached.", counts);
+  m.longest = add("vllm:request_max_num_generation_tokens",
+                  "Histogram of generation tokens of a request's longest choice.", counts);
   m.output_count_max = add("vllm:request_params_max_tokens",
                            "Histogram of the max_tokens request parameter.", counts);
   m.choice_count =
@@ -183,6 +198,11 @@ void ServerMetrics::request_admitted(int choice_count, int output_count_max) {
   impl_->model.output_count_max->Observe(output_count_max);
 }
 
+void ServerMetrics::request_finished(int output_count) {
+  if (!impl_->has_model.load(std::memory_order_acquire)) return;
+  impl_->model.longest->Observe(output_count);
+}
+
 void ServerMetrics::first_token(double seconds) {
   if (!impl_->has_model.load(std::memory_order_acquire)) return;
   impl_->model.first_token->Observe(seconds);
@@ -198,8 +218,12 @@ void ServerMetrics::choice_finished(const FinishedChoice& choice) {
   const Impl::ModelMetrics& m = impl_->model;
   m.finished[static_cast<std::size_t>(choice.reason)]->Increment();
   m.total->Observe(choice.total_seconds);
+  m.queue->Observe(choice.queue_seconds);
+  m.inference->Observe(choice.prefill_seconds + choice.decode_seconds);
+  m.prefill->Observe(choice.prefill_seconds);
   m.decode->Observe(choice.decode_seconds);
   m.prompt_count->Observe(choice.prompt_count);
+  m.computed_count->Observe(choice.prompt_count - choice.cached_count);
   m.output_count->Observe(choice.output_count);
   if (choice.output_count > 1) {
     m.per_output_token->Observe(choice.decode_seconds / (choice.output_count - 1));

@@ -15,9 +15,12 @@ namespace kun {
 struct FinishedChoice {
   FinishReason reason = FinishReason::kStop;
   int prompt_count = 0;
+  int cached_count = 0;
   int output_count = 0;
-  double total_seconds = 0.0;   // from the arrival of the request
-  double decode_seconds = 0.0;  // first token to last
+  double total_seconds = 0.0;    // from the arrival of the request
+  double queue_seconds = 0.0;    // given to the engine, not yet running
+  double prefill_seconds = 0.0;  // running, up to the first token
+  double decode_seconds = 0.0;   // first token to last
 };
 
 // Thread-safe.
@@ -30,6 +33,8 @@ class ServerMetrics {
   void set_model(const ServedModel& model);
 
   void request_admitted(int choice_count, int output_count_max);
+  // `output_count`: of the longest of its choices.
+  void request_finished(int output_count);
   void first_token(double seconds);
   void inter_token(double seconds);
   void choice_finished(const FinishedChoice& choice);

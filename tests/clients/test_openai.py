@@ -10,6 +10,7 @@ import unittest
 import urllib.request
 
 import openai
+from prometheus_client.parser import text_string_to_metric_families
 
 BASE = os.environ["KUN_URL"]
 PID = int(os.environ["KUN_PID"])
@@ -28,14 +29,15 @@ def complete(**options):
     return client.completions.create(**{**settings, **options})
 
 
+def metric_samples():
+    with urllib.request.urlopen(BASE + "/metrics") as page:
+        families = text_string_to_metric_families(page.read().decode())
+        return [sample for family in families for sample in family.samples]
+
+
 def metric(name):
     """The sum of a metric's samples."""
-    total = 0.0
-    with urllib.request.urlopen(BASE + "/metrics") as page:
-        for line in page.read().decode().splitlines():
-            if line.split("{")[0].split(" ")[0] == name:
-                total += float(line.rsplit(" ", 1)[1])
-    return total
+    return sum(sample.value for sample in metric_samples() if sample.name == name)
 
 
 def resident_kib():
@@ -128,6 +130,20 @@ class Chat(unittest.TestCase):
 
 
 class Completions(unittest.TestCase):
+    def test_metrics_tell_the_phases_of_a_request(self):
+        names = ["queue_time", "prefill_time", "decode_time", "inference_time"]
+        names = [f"vllm:request_{name}_seconds" for name in names] + ["vllm:e2e_request_latency_seconds"]
+        before = [(metric(name + "_count"), metric(name + "_sum")) for name in names]
+        complete(max_tokens=24, extra_body={"ignore_eos": True})
+        after = [(metric(name + "_count"), metric(name + "_sum")) for name in names]
+        self.assertEqual([b[0] - a[0] for a, b in zip(before, after)], [1] * 5)
+        queue, prefill, decode, inference, total = (b[1] - a[1] for a, b in zip(before, after))
+        self.assertAlmostEqual(prefill + decode, inference, places=5)
+        self.assertGreater(decode, prefill)
+        self.assertLess(queue + inference, total)
+        series = [(sample.name, tuple(sorted(sample.labels.items()))) for sample in metric_samples()]
+        self.assertEqual(len(series), len(set(series)))
+
     def test_knows_a_capital(self):
         self.assertIn("Paris", complete().choices[0].text)
 

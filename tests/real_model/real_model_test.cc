@@ -148,7 +148,7 @@ TEST_P(GreedySequences, AreTheSameAloneAndInACompanyOf32) {
 TEST_P(GreedySequences, AreTheSameAfterPreemption) {
   constexpr int kOthers = 8;
   const KvGroup& group = house_->bundle->model->kv_layout().groups.front();
-  const std::vector<Token> play = house_->encode(play_text());
+  const std::vector<Token> play = house_->encode(play_text() + play_text());
   std::vector<GenerateRequest> requests;
   std::int64_t block_count = 0;
   for (std::int64_t i = 0; i < kOthers; ++i) {
@@ -160,9 +160,10 @@ TEST_P(GreedySequences, AreTheSameAfterPreemption) {
     requests.push_back(greedy(tokens));
     block_count += std::ssize(tokens) / group.tokens_per_block + 2;
   }
+  const std::int64_t filling = (block_count - 1) * group.tokens_per_block;
+  ASSERT_LT(filling, std::ssize(play));
   const auto first = play.begin() + 1;  // shares no prefix with the others
-  requests.insert(requests.begin(),
-                  greedy({first, first + (block_count - 1) * group.tokens_per_block}, 1));
+  requests.insert(requests.begin(), greedy({first, first + filling}, 1));
   for (const bool prefix_caching : {false, true}) {
     const auto engine = house_->engine({.kv_cache_bytes = block_count * group.block_bytes(),
                                         .decode_slowdown_max = 0.0,  // prompts at once

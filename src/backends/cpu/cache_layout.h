@@ -9,12 +9,18 @@
 namespace kun {
 
 enum class CacheArrangement : std::uint8_t {
-  kPlain,       // [position][width]: odd block lengths
-  kKeyGroups,   // BF16 [group][width/2][16][2], F32 [group][width][16]
-  kValuePairs,  // BF16 [group][8][width][2]; F32 is kPlain
+  kPlain,        // [position][width]: odd block lengths
+  kKeyGroups,    // BF16 [group][width/2][16][2], F32 [group][width][16]
+  kValuePairs,   // BF16 [group][8][width][2]; F32 is kPlain
+  kIndexPanels,  // BF16 [panel][width/2][32][2], F32 [panel][width][32]: as weights, see kernels.h
 };
 
 inline CacheArrangement arrangement(const CachePlane& plane) {
+  if (plane.role == CacheRole::kRows) return CacheArrangement::kPlain;
+  if (plane.role == CacheRole::kIndexKeys) {
+    const bool panels = plane.tokens_per_block % kPanelRows == 0 && plane.width % 2 == 0;
+    return panels ? CacheArrangement::kIndexPanels : CacheArrangement::kPlain;
+  }
   if (plane.tokens_per_block % kGroupPositions != 0 || plane.width % 2 != 0) {
     return CacheArrangement::kPlain;
   }
@@ -27,6 +33,7 @@ inline std::int64_t cache_element(CacheArrangement arrangement, DType dtype, std
                                   std::int64_t position, std::int64_t col) {
   const std::int64_t group_start = position / kGroupPositions * kGroupPositions * width;
   const std::int64_t lane = position % kGroupPositions;
+  const std::int64_t panel_lane = position % kPanelRows;
   switch (arrangement) {
     case CacheArrangement::kPlain: return position * width + col;
     case CacheArrangement::kKeyGroups:
@@ -34,6 +41,10 @@ inline std::int64_t cache_element(CacheArrangement arrangement, DType dtype, std
       return group_start + (col / 2 * kGroupPositions + lane) * 2 + col % 2;
     case CacheArrangement::kValuePairs:
       return group_start + (lane / 2 * width + col) * 2 + lane % 2;
+    case CacheArrangement::kIndexPanels:
+      if (dtype == DType::kF32)
+        return (position - panel_lane) * width + col * kPanelRows + panel_lane;
+      return (position - panel_lane) * width + (col / 2 * kPanelRows + panel_lane) * 2 + col % 2;
   }
   return 0;
 }
