@@ -10,6 +10,7 @@
 
 #include "engine/token_stream.h"
 #include "plan/sampling_params.h"
+#include "plan/token_constraint.h"
 
 namespace kun {
 
@@ -23,6 +24,7 @@ struct GenerateRequest {
   int prompt_logprob_count = -1;  // >= 0: how likely the prompt is, and so many others per token
   int priority = 0;               // lower runs earlier, as in vLLM
   std::string cache_salt;         // prompts under different salts never share cache
+  std::shared_ptr<const TokenConstraint> constraint;  // of the output; null: none
 };
 
 // Upper bounds, inclusive, of EngineStats::step_token_buckets: vLLM's vllm:iteration_tokens_total.

@@ -237,7 +237,11 @@ void Scheduler::Impl::add_slice(Sequence& sequence, int token_count) {
       sampling_.rows.push_back({.params = &sequence.request->sampling,
                                 .history = sequence.tokens,
                                 .prompt_count = sequence.request->prompt_count,
-                                .choice = choice.index});
+                                .choice = choice.index,
+                                .constraint = sequence.constraint.get(),
+                                .end_tokens = sequence.request->end_tokens,
+                                .mask = {},
+                                .mask_status = {}});
     }
   }
   sequence.planned_count = token_count;

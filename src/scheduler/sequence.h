@@ -4,12 +4,14 @@
 #pragma once
 
 #include <compare>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "kv/prefix_cache.h"
 #include "plan/batch_plan.h"
 #include "plan/sampling_params.h"
+#include "plan/token_constraint.h"
 #include "scheduler/scheduler.h"
 
 namespace kun {
@@ -59,6 +61,7 @@ struct Sequence {
   bool ended = false;         // cancelled while its step ran, or finished: apply() takes it away
   std::vector<BlockTable> tables;  // [KV group]
   PrefixChain chain;
+  std::unique_ptr<TokenConstraint> constraint;  // has taken in the output; null: none
 
   SequenceKey key() const { return {request->priority, request->arrival, choices.front().index}; }
   int choice_count() const { return static_cast<int>(choices.size()); }

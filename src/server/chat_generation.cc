@@ -51,6 +51,12 @@ void start_chat(ServerContext& context, const std::shared_ptr<Exchange>& exchang
     if (error->param == "prompt") error->param = generation.messages_name;
     return respond_error(exchange, *error);
   }
+  if (generation.fields.grammar) {
+    // Thoughts that the prompt has opened are free; where it has not, the grammar holds from the
+    // first token on, and there are none.
+    if (start == ReasoningStart::kOpen) generation.fields.thoughts_end = "</think>";
+    if (start == ReasoningStart::kUndecided) start = ReasoningStart::kClosed;
+  }
   GenerationJob::Setup setup;
   setup.parser = parser_options(model, generation.fields, generation.chat, start);
   setup.model = std::move(generation.model);

@@ -7,6 +7,8 @@
 #include <limits>
 #include <random>
 
+#include "server/structured_output.h"
+
 namespace kun {
 namespace {
 
@@ -113,6 +115,30 @@ void read_request_id(FieldReader& reader, GenerationFields& fields) {
   fields.request_id = *id;
 }
 
+void read_token_limits(FieldReader& reader, const ServedModel& model, SamplingParams& sampling) {
+  constexpr std::size_t kWordsMax = 256;
+  const Tokenizer& tokenizer = *model.tokenizer;
+  const auto size = static_cast<std::size_t>(tokenizer.vocabulary_size());
+  sampling.allowed_tokens = reader.tokens("allowed_token_ids", size, tokenizer.vocabulary_size());
+  if (const auto given = reader.array("allowed_token_ids", size); given && given->size() == 0) {
+    reader.fail("allowed_token_ids", "allowed_token_ids must not be empty");
+  }
+  std::ranges::sort(sampling.allowed_tokens);
+  const auto words = reader.array("bad_words", kWordsMax);
+  for (std::size_t i = 0; words && i < words->size(); ++i) {
+    const JsonView word = words->at(i);
+    if (!word.is(Kind::kString) || word.string().empty() || word.string().size() > kNameBytesMax) {
+      return reader.fail("bad_words", fmt::format("bad_words[{}] must be a word", i));
+    }
+    // Inside of a text and at its beginning words have other tokens.
+    const std::string text(word.string());
+    for (const std::string& form : {text, " " + text}) {
+      std::vector<Token> tokens = tokenizer.encode(form, false);
+      if (!tokens.empty()) sampling.bad_words.push_back(std::move(tokens));
+    }
+  }
+}
+
 void read_repetition(FieldReader& reader, GenerationFields& fields) {
   constexpr int kPatternMax = 256;
   const auto given = reader.object("repetition_detection");
@@ -149,32 +175,10 @@ void read_best_of(FieldReader& reader, const ServerLimits& limits, GenerationFie
 
 // Known, and an error as long as they are not supported.
 void refuse_unsupported(FieldReader& reader) {
-  reader.refuse({"use_beam_search",
-                 "allowed_token_ids",
-                 "bad_words",
-                 "logits_processors",
-                 "structured_outputs",
-                 "guided_json",
-                 "guided_regex",
-                 "guided_choice",
-                 "guided_grammar",
-                 "regex",
-                 "ebnf",
-                 "json_schema",
-                 "grammar",
-                 "stop_regex",
-                 "kv_transfer_params",
-                 "lora_path",
-                 "thinking_token_budget",
-                 "return_prompt_text",
-                 "store",
-                 "media_io_kwargs",
-                 "mm_processor_kwargs",
-                 "prompt_embeds",
-                 "return_hidden_states",
-                 "custom_logit_processor",
-                 "logprob_token_ids",
-                 "vllm_xargs"});
+  reader.refuse({"use_beam_search", "logits_processors", "stop_regex", "kv_transfer_params",
+                 "lora_path", "thinking_token_budget", "return_prompt_text", "store",
+                 "media_io_kwargs", "mm_processor_kwargs", "prompt_embeds", "return_hidden_states",
+                 "custom_logit_processor", "logprob_token_ids", "vllm_xargs"});
   // Accepted without effect: hints, and names for what is the case anyway.
   reader.ignore({"user", "metadata", "prompt_cache_key", "prompt_cache_retention",
                  "safety_identifier", "detokenize", "user_id"});
@@ -201,6 +205,7 @@ GenerationFields read_generation_fields(FieldReader& reader, const ServedModel& 
   GenerationFields fields;
   read_sampling(reader, model, fields.sampling);
   read_logit_bias(reader, model, limits, fields.sampling);
+  read_token_limits(reader, model, fields.sampling);
   read_stop(reader, limits, fields);
   fields.choice_count = static_cast<int>(reader.integer("n", 1, limits.choices_max).value_or(1));
   fields.sample_count = fields.choice_count;
@@ -236,6 +241,7 @@ GenerationFields read_generation_fields(FieldReader& reader, const ServedModel& 
     fields.truncate_prompt_tokens = static_cast<int>(*keep);
   }
   fields.truncate_right = reader.word("truncation_side", {"left", "right"}) == "right";
+  fields.grammar = read_structured_output(reader);
   refuse_unsupported(reader);
   return fields;
 }

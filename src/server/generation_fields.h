@@ -14,6 +14,7 @@
 #include "server/request_json.h"
 #include "server/served_model.h"
 #include "server/server_limits.h"
+#include "text/grammar.h"
 
 namespace kun {
 
@@ -40,6 +41,8 @@ struct GenerationFields {
   std::optional<RepetitionLimits> repetition;
   int priority = 0;
   std::string cache_salt;
+  std::optional<GrammarSource> grammar;  // of the answer
+  std::string thoughts_end;              // the grammar holds from behind this text on; or empty
   std::string request_id;
   std::optional<int> truncate_prompt_tokens;  // -1: to what fits
   bool truncate_right = false;                // the end of the prompt goes, not its beginning

@@ -135,6 +135,7 @@ void GenerationJob::run() {
   if (done_) return;
   const std::shared_ptr<Exchange> exchange = exchange_.lock();
   if (exchange == nullptr || exchange->closed()) return let_go();
+  if (!started_ && !constraint_ready()) return;
   if (!started_) generate();
   if (idle_.exchange(false)) keep_alive(*exchange);
   pump();
@@ -157,8 +158,10 @@ void GenerationJob::generate() {
   submitted_ = Clock::now();
   for (const JobPrompt& prompt : setup_.prompts) {
     context_.metrics.request_admitted(setup_.fields.sample_count, prompt.output_count_max);
-    streams_.push_back(setup_.model->generator->generate(make_generate_request(
-        *setup_.model, setup_.fields, prompt.tokens, prompt.output_count_max)));
+    GenerateRequest request =
+        make_generate_request(*setup_.model, setup_.fields, prompt.tokens, prompt.output_count_max);
+    request.constraint = constraint_;
+    streams_.push_back(setup_.model->generator->generate(std::move(request)));
     // The stream may outlive the job, and its writer the server: the callback owns neither. It is
     // called under the stream's lock, hence only puts the job into the pool's line.
     streams_.back()->set_ready_callback([weak = weak_from_this(), pool = context_.pool] {
@@ -314,15 +317,20 @@ void GenerationJob::fail(const Status& status) {
   streams_.clear();
   const std::shared_ptr<Exchange> exchange = exchange_.lock();
   const ApiError error = error_from(status);
-  const Dialect dialect = exchange->request().dialect;
+  send_error(*exchange, error);
+}
+
+// In the way that is left: as the answer, or behind what has been sent.
+void GenerationJob::send_error(Exchange& exchange, const ApiError& error) {
+  const Dialect dialect = exchange.request().dialect;
   if (blanks_sent_) {
-    exchange->write(error_json(error, dialect));
+    exchange.write(error_json(error, dialect));
   } else if (stream_begun_) {
-    exchange->write(setup_.writer->stream_error(error));
+    exchange.write(setup_.writer->stream_error(error));
   } else {
-    return exchange->respond(error_response(error, dialect));
+    return exchange.respond(error_response(error, dialect));
   }
-  exchange->end();
+  exchange.end();
 }
 
 // The client has gone.

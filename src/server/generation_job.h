@@ -79,6 +79,8 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
 
   void run();
   void schedule();
+  bool constraint_ready();
+  void take_grammar(const Result<std::shared_ptr<const Grammar>>& grammar);
   void generate();
   void pump();
   void keep_alive(Exchange& exchange);
@@ -89,6 +91,7 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
   void end_choice(Choice& choice, std::size_t prompt, FinishReason reason);
   void observe_longest();
   void fail(const Status& status);
+  void send_error(Exchange& exchange, const ApiError& error);
   void let_go();
 
   void begin_stream();
@@ -120,6 +123,8 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
   std::vector<int> cached_counts_;                        // [prompt]
   std::vector<std::vector<SampledToken>> prompt_scores_;  // [prompt][token], where asked for
   std::size_t ended_count_ = 0;
+  std::shared_ptr<const TokenConstraint> constraint_;  // of all choices; null: none, or not yet
+  bool grammar_asked_ = false;
   bool started_ = false;       // generations
   bool stream_begun_ = false;  // head sent, events follow
   bool blanks_sent_ = false;   // head sent, one JSON object follows

@@ -7,6 +7,7 @@
 #include "server/chat_writer.h"
 #include "server/openai_api.h"
 #include "server/openai_request.h"
+#include "server/tool_grammar.h"
 
 namespace kun {
 namespace {
@@ -31,14 +32,6 @@ std::string_view read_max_tokens(FieldReader& reader, GenerationFields& fields) 
   return new_name ? "max_completion_tokens" : "max_tokens";
 }
 
-void read_response_format(FieldReader& reader) {
-  const auto format = reader.object("response_format");
-  if (!format) return;
-  const auto type = format->find("type");
-  if (type && type->is(JsonView::Kind::kString) && type->string() == "text") return;
-  reader.fail("response_format", "response_format other than text is not supported by this server");
-}
-
 // vLLM and OpenAI agree on what cannot be had here.
 void refuse_or_ignore(FieldReader& reader) {
   reader.refuse({"audio", "functions", "function_call", "web_search_options", "echo"});
@@ -50,6 +43,43 @@ void refuse_or_ignore(FieldReader& reader) {
     if (modality.is(JsonView::Kind::kString) && modality.string() == "text") continue;
     reader.fail("modalities", "this model answers in text only");
   }
+}
+
+std::optional<ToolCallFormat> call_format(ToolSyntax syntax) {
+  switch (syntax) {
+    case ToolSyntax::kNone: return std::nullopt;
+    case ToolSyntax::kDeepSeekV3: return ToolCallFormat::kDeepSeekV3;
+    case ToolSyntax::kDeepSeekV31: return ToolCallFormat::kDeepSeekV31;
+    case ToolSyntax::kDeepSeekV32: return ToolCallFormat::kDeepSeekV32;
+    case ToolSyntax::kDeepSeekV4: return ToolCallFormat::kDeepSeekV4;
+    case ToolSyntax::kHermes: return ToolCallFormat::kHermes;
+    case ToolSyntax::kLlama3Json: return ToolCallFormat::kLlama3Json;
+  }
+  return std::nullopt;
+}
+
+// tool_choice "required" or a function by name: a grammar lets nothing but calls through.
+void force_call(FieldReader& reader, const ServedModel& model, ChatRequest& request) {
+  const ChatTools& tools = request.chat.tools;
+  const auto format = call_format(model.syntax.tools);
+  if (!format) {
+    return reader.fail("tool_choice",
+                       "this model's way of calling tools is not known, so that a "
+                       "call cannot be forced; see --tool-call-parser");
+  }
+  if (request.fields.grammar) {
+    return reader.fail("tool_choice",
+                       "a call cannot be forced beside response_format or "
+                       "structured_outputs");
+  }
+  std::vector<ToolSchema> schemas;
+  for (const ChatTool& tool : tools.all) schemas.push_back({tool.name, tool.parameters});
+  ToolChoice choice;
+  choice.name = tools.chosen;
+  choice.parallel = tools.parallel && tools.choice == ToolUse::kRequired;
+  Result<GrammarSource> grammar = grammar_for_tools(schemas, choice, *format, *model.tokenizer);
+  if (!grammar) return reader.fail("tools", grammar.error().message());
+  request.fields.grammar = *std::move(grammar);
 }
 
 }  // namespace
@@ -66,12 +96,9 @@ ChatRequest read_chat_request(FieldReader& reader, const ServerContext& context,
   request.max_tokens_name = read_max_tokens(reader, request.fields);
   request.fields.include_reasoning = reader.boolean("include_reasoning").value_or(true);
   request.fields.separate_reasoning = reader.boolean("separate_reasoning").value_or(true);
-  read_response_format(reader);
   refuse_or_ignore(reader);
   request.chat = read_chat_prompt(reader, context, model, dialect);
-  if (request.chat.tools.forced() && !reader.failed()) {
-    reader.fail("tool_choice", "forcing a call is not supported by this server");
-  }
+  if (request.chat.tools.forced() && !reader.failed()) force_call(reader, model, request);
   return request;
 }
 

@@ -145,7 +145,7 @@ CompletionRequest read_completion_request(FieldReader& reader, const ServerConte
     request.suffix = *suffix;
     if (request.echo) reader.fail("echo", "echo and suffix exclude each other");
   }
-  reader.refuse({"response_format", "tools", "tool_choice"});
+  reader.refuse({"tools", "tool_choice"});
   request.add_special_tokens = reader.boolean("add_special_tokens").value_or(true);
   request.prompt = reader.any("prompt");
   return request;

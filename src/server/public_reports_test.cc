@@ -137,6 +137,22 @@ TEST_F(ReportsTest, BiasOfTokensThatAreNoneIsRefused) {
   }
 }
 
+TEST_F(ReportsTest, TokenLimitsThatAreNoneAreRefused) {
+  start();
+  for (const std::string ids : {"[]", "[-1]", "[257]", "[1e9]", "[\"a\"]", "{}", "[1.5]"}) {
+    expect_refused("/v1/completions", R"({"prompt":"a","allowed_token_ids":)" + ids + "}");
+  }
+  for (const std::string words : {"[\"\"]", "[1]", "{}", "\"a\""}) {
+    expect_refused("/v1/completions", R"({"prompt":"a","bad_words":)" + words + "}");
+  }
+  EXPECT_EQ(
+      post("/v1/completions", R"({"prompt":"a","allowed_token_ids":[7,3],"bad_words":["x","yz"]})")
+          .status,
+      200);
+  EXPECT_EQ(generator_.last().sampling.allowed_tokens, (std::vector<Token>{3, 7}));
+  EXPECT_EQ(generator_.last().sampling.bad_words.size(), 4U) << "each with a space before it, too";
+}
+
 TEST_F(ReportsTest, LogprobsAreBoundedAndNeedToBeAskedFor) {
   start();
   const std::string hi = R"({"messages":[{"role":"user","content":"hi"}],)";

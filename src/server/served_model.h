@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "engine/generator.h"
 #include "text/answer_syntax.h"
 #include "text/chat_template.h"
+#include "text/grammar_compiler.h"
 #include "text/tokenizer.h"
 
 namespace kun {
@@ -36,7 +38,8 @@ struct ServedModel {
   SamplingDefaults defaults;
   AnswerSyntax syntax;  // of thoughts and tool calls
   std::vector<Token> end_tokens;
-  std::int64_t created = 0;  // Unix seconds
+  std::int64_t created = 0;                   // Unix seconds
+  std::shared_ptr<GrammarCompiler> grammars;  // null: the server makes its own
   // Labels of vllm:cache_config_info.
   std::vector<std::pair<std::string, std::string>> cache_config;
 

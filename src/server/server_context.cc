@@ -20,6 +20,9 @@ std::shared_ptr<const ServedModel> ServerContext::model() const {
 
 void ServerContext::set_model(ServedModel model) {
   metrics.set_model(model);
+  if (model.grammars == nullptr) {
+    model.grammars = std::make_shared<GrammarCompiler>(*model.tokenizer);
+  }
   auto shared = std::make_shared<const ServedModel>(std::move(model));
   const std::lock_guard lock(mutex_);
   model_ = std::move(shared);

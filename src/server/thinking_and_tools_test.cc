@@ -204,6 +204,27 @@ TEST_F(ThinkingTest, RefusesToolsThatAreNone) {
   }
 }
 
+TEST_F(ThinkingTest, ForcedCallsAreHeldToAGrammar) {
+  syntax_ = {ReasoningSyntax::kDeepSeekR1, ToolSyntax::kHermes};
+  start();
+  play("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>");
+  for (const std::string choice :
+       {R"("required")", R"({"type":"function","function":{"name":"f"}})"}) {
+    const Heard heard = whole("/v1/chat/completions",
+                              chat("\"tool_choice\":" + choice + "," + std::string(kTools)));
+    EXPECT_EQ(heard.calls, std::vector<std::string>{"f({}"});
+    EXPECT_EQ(heard.reasoning, "") << "the grammar holds from the first token on";
+    EXPECT_NE(generator_.last().constraint, nullptr);
+  }
+  EXPECT_EQ(post("/v1/chat/completions",
+                 chat(R"("tool_choice":"required","response_format":{"type":"json_object"},)" +
+                      std::string(kTools)))
+                .status,
+            400);
+  EXPECT_EQ(whole("/v1/chat/completions", chat(kTools)).calls.size(), 0U) << "all of it is thought";
+  EXPECT_EQ(generator_.last().constraint, nullptr);
+}
+
 TEST_F(ThinkingTest, ContinuesTheLastMessage) {
   start();
   play(" world");
