@@ -90,7 +90,7 @@ class Scheduler {
     int prompt_count = 0;
     int cached_count = 0;  // prompt tokens taken from the prefix cache at first admission
     int output_count = 0;
-    Status status;  // of the constraint, when it broke
+    Status status;                // of the constraint, when it broke
     Microseconds queue_time = 0;  // from add() to the plan of its first token
   };
 
