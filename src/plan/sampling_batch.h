@@ -22,9 +22,9 @@ struct SamplingRow {
   // Rows of one sequence share it. Whoever supplies the batch turns it into a mask: bit i % 32 of
   // word i / 32 tells whether token i is possible, end tokens included. Empty: all are.
   TokenConstraint* constraint = nullptr;
-  std::span<const Token> end_tokens;  // what may end the sequence; given with a constraint
-  std::span<const std::uint32_t> mask;
-  Status mask_status;  // why there is no mask; all its bits are 0 then
+  std::span<const Token> end_tokens{};  // what may end the sequence; given with a constraint
+  std::span<const std::uint32_t> mask{};
+  Status mask_status{};  // why there is no mask; all its bits are 0 then
 };
 
 struct SamplingBatch {

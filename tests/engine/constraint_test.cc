@@ -19,6 +19,7 @@ std::shared_ptr<const Grammar> compile(GrammarKind kind, std::string text) {
   static const auto vocabulary = GrammarVocabulary::create(*tokenizer);
   GrammarSource source;
   source.kind = kind;
+  source.compact = true;
   (kind == GrammarKind::kJson ? source.schemas.emplace_back() : source.text) = std::move(text);
   auto compiled = (*vocabulary)->compile(source);
   CHECK(compiled.has_value());
@@ -130,7 +131,7 @@ TEST(Constraint, SaysTheSameForTheSameSeedAloneInCompanyAndAfterPreemption) {
 TEST(Constraint, EndsOnlyTheSequenceForWhichNoTokenIsLeft) {
   House house(kChatter);
   GenerateRequest starved = ask_for(*compile(GrammarKind::kRegex, "abc"));
-  // One end token less than nothing: the grammar demands 'b', the bias forbids it.
+  // The grammar demands 'b', the bias forbids it.
   starved.sampling.logit_bias = {{'b', -std::numeric_limits<float>::infinity()}};
   Reader other(house.engine().generate(ask_for(*compile(GrammarKind::kRegex, "(ab){30}"))));
   const Answer answer = house.answer(std::move(starved));
@@ -210,7 +211,6 @@ TEST(Constraint, TellsWhyItsMaskFailed) {
 }
 
 TEST(MaskFiller, GivesEachSequenceItsOwnMaskHoweverManyHelpersThereAre) {
-  const auto grammar = compile(GrammarKind::kRegex, "[a-z]{40}");
   for (const int helpers : {0, 1, 3}) {
     MaskFiller filler(257, helpers);
     std::vector<std::unique_ptr<TokenConstraint>> states;
