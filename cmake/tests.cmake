@@ -44,5 +44,6 @@ file(GLOB suites CONFIGURE_DEPENDS LIST_DIRECTORIES true tests/*)
 foreach(suite IN LISTS suites)
   get_filename_component(name ${suite} NAME)
   file(GLOB tests CONFIGURE_DEPENDS ${suite}/*_test.cc)
-  add_test_program(${name}_tests TIER ${name} SOURCES ${tests} LINK runtime server backend_cpu)
+  add_test_program(${name}_tests TIER ${name} SOURCES ${tests} LINK runtime server backend_cpu
+                   ${${name}_test_externals})
 endforeach()

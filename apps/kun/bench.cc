@@ -22,6 +22,8 @@ void add_lengths(CLI::App& command, OfflineBenchArguments& arguments) {
       .add_option("--kv-cache-memory-bytes", arguments.kv_cache_bytes,
                   "size of the KV cache, as 4GiB (0: a share of free memory)")
       ->transform(CLI::AsSizeValue(false));
+  command.add_option("--speculative-config", arguments.speculative_config,
+                     "as of kun serve; {\"method\":\"random\",...} shows what wrong drafts cost");
   command.add_flag("--json", arguments.json, "print one JSON object");
 }
 
@@ -93,6 +95,7 @@ void add_kernels(CLI::App& bench, Action& action) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command->add_flag("--json", options->json, "print one JSON object");
+  command->add_option("--filter", options->filter, "only rows whose name contains this");
   command->callback(
       [options, &action] { action = [options] { return run_kernel_bench(*options, std::cout); }; });
 }

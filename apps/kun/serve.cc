@@ -25,7 +25,10 @@ struct Arguments {
   std::string generation_config = "auto";
   std::string metrics_access = "open";
   std::string health_access = "open";
+  std::string reasoning_parser = "auto";
+  std::string tool_call_parser = "auto";
   double step_time_target_ms = 0.0;
+  std::string speculative_config;
   int shutdown_timeout_seconds = 60;
 };
 
@@ -67,6 +70,23 @@ SamplingDefaults sampling_defaults(const Arguments& arguments, const ModelBundle
   return defaults;
 }
 
+// What the flags name, else what the chat template tells.
+AnswerSyntax answer_syntax(const Arguments& arguments, const ModelBundle& bundle) {
+  AnswerSyntax syntax;
+  if (bundle.chat_template != nullptr)
+    syntax = detect_answer_syntax(bundle.chat_template->source());
+  syntax.reasoning = parse_reasoning_syntax(arguments.reasoning_parser).value_or(syntax.reasoning);
+  syntax.tools = parse_tool_syntax(arguments.tool_call_parser).value_or(syntax.tools);
+  return syntax;
+}
+
+// The names of a flag's values, and "auto" before them.
+std::vector<std::string> with_auto(const std::vector<std::string_view>& names) {
+  std::vector<std::string> all = {"auto"};
+  all.insert(all.end(), names.begin(), names.end());
+  return all;
+}
+
 ServedModel served_model(const Arguments& arguments, const ModelBundle& bundle,
                          const EngineSetup& setup) {
   const auto piece = [&bundle](std::optional<Token> token) {
@@ -82,6 +102,7 @@ ServedModel served_model(const Arguments& arguments, const ModelBundle& bundle,
   model.eos_token = piece(bundle.tokenizer->eos());
   model.context_length = setup.context_length;
   model.defaults = sampling_defaults(arguments, bundle);
+  model.syntax = answer_syntax(arguments, bundle);
   model.end_tokens = bundle.end_tokens;
   model.created = std::time(nullptr);
   model.cache_config = {
@@ -121,6 +142,8 @@ Result<Loaded> load(const Arguments& arguments, LoadProgress progress) {
   }
   EngineSettings settings = arguments.engine;
   ASSIGN_OR_RETURN(settings.context_length_max, parse_length(arguments.max_model_len));
+  ASSIGN_OR_RETURN(settings.speculator, load_speculator(arguments.speculative_config,
+                                                        *loaded.open.bundle, *loaded.open.device));
   settings.step_time_target_us = static_cast<std::int64_t>(arguments.step_time_target_ms * 1e3);
   ASSIGN_OR_RETURN(loaded.setup,
                    make_engine(*loaded.open.bundle, loaded.open.device->ops(), settings));
@@ -138,6 +161,10 @@ Status run(Arguments arguments) {
   for (const char* variable : {"KUN_API_KEY", "VLLM_API_KEY"}) {
     const char* key = std::getenv(variable);
     if (key != nullptr && *key != '\0') arguments.server.api_keys.emplace_back(key);
+  }
+  // Before the server says that it is loading: a bad option is no reason to load.
+  if (const auto config = parse_speculative_config(arguments.speculative_config); !config) {
+    return config.error();
   }
   arguments.server.metrics_access = parse_access(arguments.metrics_access);
   arguments.server.health_access = parse_access(arguments.health_access);
@@ -212,7 +239,17 @@ void add_model_flags(CLI::App& command, Arguments& a) {
       ->capture_default_str();
   command.add_option("--tokenizer", a.bundle.tokenizer_path, "folder of another tokenizer.json");
   command.add_option("--chat-template", a.bundle.chat_template_path,
-                     "file with another chat template");
+                     "file with another chat template, or deepseek_v32 or deepseek_v4");
+  command
+      .add_option("--reasoning-parser", a.reasoning_parser,
+                  "marks around the model's thoughts (auto: as its chat template has them)")
+      ->check(CLI::IsMember(with_auto(reasoning_syntax_names())))
+      ->capture_default_str();
+  command
+      .add_option("--tool-call-parser", a.tool_call_parser,
+                  "marks around the model's tool calls (auto: as its chat template has them)")
+      ->check(CLI::IsMember(with_auto(tool_syntax_names())))
+      ->capture_default_str();
   command.add_flag("--trust-request-chat-template", a.server.allow_request_chat_template,
                    "accept templates that come in requests (they run on this machine)");
   command
@@ -257,6 +294,9 @@ void add_engine_flags(CLI::App& command, Arguments& a) {
       ->capture_default_str();
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", a.engine.prefix_caching,
                    "reuse the cache of prompts that begin alike (default: on)");
+  command.add_option("--speculative-config", a.speculative_config,
+                     "JSON as vLLM's: {\"method\":\"ngram\",\"num_speculative_tokens\":4,"
+                     "\"prompt_lookup_max\":4} or {\"method\":\"draft_model\",\"model\":PATH,...}");
   command.add_option("--trace", a.engine.trace_path, "write every step's plan to this file");
 }
 

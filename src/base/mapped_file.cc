@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 namespace kun {
@@ -38,6 +39,25 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::filesystem
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+namespace {
+
+constexpr std::uintptr_t kPage = 65536;  // a multiple of every page size in use
+
+}  // namespace
+
+void prefetch_pages(std::span<const std::byte> bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(bytes.data()) / kPage * kPage;
+  const auto end = reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size();
+  if (end > first) ::madvise(reinterpret_cast<void*>(first), end - first, MADV_WILLNEED);
+}
+
+void release_pages(std::span<const std::byte> bytes) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
+  const auto first = (begin + kPage - 1) / kPage * kPage;
+  const auto end = (begin + bytes.size()) / kPage * kPage;
+  if (end > first) ::madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
 }
 
 }  // namespace kun

@@ -31,4 +31,10 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
+// Hints about parts of a mapped file: they will be read soon; they are not needed any more (and
+// would be read again if they were). Only whole pages inside `bytes` are released. Requires: bytes
+// of a MappedFile; released memory of any other kind is lost.
+void prefetch_pages(std::span<const std::byte> bytes);
+void release_pages(std::span<const std::byte> bytes);
+
 }  // namespace kun

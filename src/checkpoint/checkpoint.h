@@ -7,6 +7,9 @@
 // * rope_interleaved(): the rows of q_proj and k_proj in llama files are permuted.
 // * "rope_freqs.weight" [head_dim / 2]: if has(), divide each inverse RoPE frequency by its entry.
 //   It stands for rope_scaling of type llama3, which such a file does not set.
+//
+// One thing it has in another shape: the weights of all experts (or heads) of a layer in one tensor
+// of rank 3. Its slices go by the names of single ones: "mlp.experts.7.up_proj.weight".
 #pragma once
 
 #include <cstdint>
@@ -59,6 +62,18 @@ class Checkpoint {
 
   // A tensor of rank 1, as floats.
   virtual Result<std::vector<float>> vector(std::string_view name) const = 0;
+
+  // A tensor of rank 2 whose elements are integers that fit 32 bits (V4's expert tables), row by
+  // row.
+  virtual Result<std::vector<std::int32_t>> integers(std::string_view name, std::int64_t rows,
+                                                     std::int64_t cols) const = 0;
+
+  // The files it consists of: while they are unchanged, so is everything else here.
+  virtual std::vector<std::filesystem::path> files() const = 0;
+
+  // A hint that a view's bytes will be read soon, or not again.
+  virtual void prefetch(const WeightView&) const {}
+  virtual void release(const WeightView&) const {}
 
   // Everything stored, in the order of the files.
   virtual std::vector<StoredTensor> tensors() const = 0;

@@ -238,6 +238,40 @@ TEST(GgufNames, TranslatesWhatHasACounterpartAndKeepsTheRest) {
   }
 }
 
+TEST(GgufNames, TranslatesExpertsLatentAttentionAndDeepSeekV4) {
+  const std::string layer = "model.layers.3.";
+  EXPECT_EQ(hugging_face_name("blk.3.attn_kv_a_mqa.weight"),
+            layer + "self_attn.kv_a_proj_with_mqa.weight");
+  EXPECT_EQ(hugging_face_name("blk.3.exp_probs_b.bias"),
+            layer + "mlp.gate.e_score_correction_bias");
+  EXPECT_EQ(hugging_face_name("blk.3.ffn_up_exps.weight"), layer + "mlp.experts.up_proj.weight");
+  EXPECT_EQ(hugging_face_name("blk.3.ffn_up.12.weight"), layer + "mlp.experts.12.up_proj.weight");
+  EXPECT_EQ(hugging_face_name("blk.3.indexer.k_norm.bias"),
+            layer + "self_attn.indexer.k_norm.bias");
+  EXPECT_EQ(hugging_face_name("blk.3.attn_sinks.weight", "deepseek4"), "layers.3.attn.attn_sink");
+  EXPECT_EQ(hugging_face_name("output_hc_fn.weight", "deepseek4"), "hc_head_fn");
+  EXPECT_EQ(hugging_face_name("blk.3.ffn_down_exps.weight", "deepseek4"),
+            "layers.3.ffn.experts.w2.weight");
+}
+
+TEST(GgufNames, FindsTheSliceThatANameMayStandFor) {
+  const auto up = split_slice_name("model.layers.3.mlp.experts.12.up_proj.weight");
+  ASSERT_TRUE(up.has_value());
+  EXPECT_EQ(up->index, 12);
+  EXPECT_EQ(up->stacked, "model.layers.3.mlp.experts.up_proj.weight");
+  EXPECT_EQ(up->fused, "model.layers.3.mlp.experts.gate_up_proj.weight");
+  EXPECT_TRUE(up->second_half);
+  const auto down = split_slice_name("a.7.down_proj.weight");
+  ASSERT_TRUE(down.has_value());
+  EXPECT_EQ(down->stacked, "a.down_proj.weight");
+  EXPECT_EQ(down->fused, "");
+  for (const char* strange : {"", ".", "..", "7", ".7", "a.7", ".7.", "a.x.weight",
+                              "a.99999999999999999999.weight", "a.-1.weight", "a.07.weight"}) {
+    const auto slice = split_slice_name(strange);
+    EXPECT_EQ(slice.has_value() ? slice->index : 7, 7) << strange;
+  }
+}
+
 // A llama of one layer, of which each field can be changed.
 struct SmallLlama {
   std::string architecture = "llama";
@@ -380,8 +414,9 @@ void write_model(const TemporaryFolder& folder, const std::string& config,
 
 TEST(HuggingFaceCheckpoint, RefusesQuantizedModelsByMethod) {
   const TemporaryFolder folder;
-  write_model(folder, R"({"quantization_config":{"quant_method":"awq"}})");
-  EXPECT_THAT(error_of(folder.path()), HasSubstr("quantized with 'awq', which is not supported"));
+  write_model(folder, R"({"quantization_config":{"quant_method":"bitsandbytes"}})");
+  EXPECT_THAT(error_of(folder.path()),
+              HasSubstr("quantized with 'bitsandbytes', which is not supported"));
   write_model(folder, R"({"quantization_config":{}})");
   EXPECT_THAT(error_of(folder.path()), HasSubstr("an unnamed method"));
   write_model(folder, R"({"quantization_config":null})");

@@ -154,6 +154,18 @@ const ConfigValue* Config::find(std::string_view key) const {
   return found == values_.end() ? nullptr : &found->second;
 }
 
+std::vector<std::string> Config::objects_in(std::string_view path) const {
+  const std::string prefix = std::string(path) + ".";
+  std::vector<std::string> out;
+  for (auto at = values_.lower_bound(prefix); at != values_.end() && at->first.starts_with(prefix);
+       ++at) {
+    const std::string name = at->first.substr(prefix.size());
+    const bool direct = name.find('.') == std::string::npos;
+    if (direct && std::holds_alternative<ConfigOther>(at->second)) out.push_back(name);
+  }
+  return out;
+}
+
 void Config::erase(std::string_view key) {
   if (const auto found = values_.find(key); found != values_.end()) values_.erase(found);
 }

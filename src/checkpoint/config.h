@@ -42,6 +42,8 @@ class Config {
 
   bool has(std::string_view key) const { return find(key) != nullptr; }  // false for null, too
   const ConfigValue* find(std::string_view key) const;
+  // The keys of the object at `path` that hold objects themselves, in order.
+  std::vector<std::string> objects_in(std::string_view path) const;
   void set(std::string key, ConfigValue value) { values_[std::move(key)] = std::move(value); }
   void erase(std::string_view key);
 

@@ -31,15 +31,35 @@ class GgufCheckpoint final : public Checkpoint {
   const std::filesystem::path& path() const override { return path_; }
   const Config& config() const override { return config_; }
   const GenerationDefaults& generation_defaults() const override { return defaults_; }
-  // The converter permutes q and k of llama models for this layout, and of no other.
-  bool rope_interleaved() const override { return config_.architecture() == "LlamaForCausalLM"; }
+  // The converter permutes q and k of llama and deepseek models for this layout; latent attention
+  // has it by nature.
+  bool rope_interleaved() const override {
+    const std::string name = config_.architecture();
+    return name == "LlamaForCausalLM" || name.starts_with("Deepseek");
+  }
   const GgufFile* gguf() const override { return &parts_.front(); }
-  bool has(std::string_view name) const override { return tensors_.find(name) != tensors_.end(); }
+  bool has(std::string_view name) const override { return locate(name).has_value(); }
   Result<WeightView> matrix(std::string_view name) const override;
   Result<std::vector<float>> vector(std::string_view name) const override;
+  Result<std::vector<std::int32_t>> integers(std::string_view name, std::int64_t rows,
+                                             std::int64_t cols) const override;
+  std::vector<std::filesystem::path> files() const override;
+  void prefetch(const WeightView& view) const override { prefetch_pages(view.data); }
+  void release(const WeightView& view) const override { release_pages(view.data); }
   std::vector<StoredTensor> tensors() const override;
 
  private:
+  // Where a weight is: a whole tensor, or rows of one slice of a tensor of rank 3.
+  struct Place {
+    const GgufTensor* tensor = nullptr;
+    int rank = 0;
+    std::int64_t rows = 0;
+    std::int64_t first_row = 0;  // over all slices
+    std::string stored_name;
+  };
+
+  std::optional<Place> locate(std::string_view name) const;
+  std::optional<Place> locate_slice(std::string_view name) const;
   Result<WeightView> view(std::string_view name, int rank) const;
   Result<float> tensor_scale(std::string_view name) const;
 
@@ -51,9 +71,12 @@ class GgufCheckpoint final : public Checkpoint {
 };
 
 Status GgufCheckpoint::index() {
+  const std::string_view architecture =
+      parts_.front().find_string("general.architecture").value_or("");
   for (const GgufFile& part : parts_) {
     for (const GgufTensor& tensor : part.tensors()) {
-      const auto [place, is_new] = tensors_.emplace(hugging_face_name(tensor.name), &tensor);
+      const auto [place, is_new] =
+          tensors_.emplace(hugging_face_name(tensor.name, architecture), &tensor);
       if (is_new) continue;
       return data_loss(fmt::format("{}: tensors {} and {} stand for the same weight", part.name(),
                                    show_name(place->second->name), show_name(tensor.name)));
@@ -65,21 +88,49 @@ Status GgufCheckpoint::index() {
   return {};
 }
 
-Result<WeightView> GgufCheckpoint::view(std::string_view name, int rank) const {
+std::optional<GgufCheckpoint::Place> GgufCheckpoint::locate(std::string_view name) const {
   const auto found = tensors_.find(name);
-  if (found == tensors_.end()) return missing_tensor(path_, name);
+  if (found == tensors_.end()) return locate_slice(name);
   const GgufTensor& tensor = *found->second;
-  if (tensor.rank != rank) return wrong_rank(path_, name, rank, tensor.rank);
+  return Place{&tensor, tensor.rank, tensor.dims[1], 0, found->first};
+}
+
+// "a.experts.7.up_proj.weight" is slice 7 of "a.experts.up_proj.weight"; gate and up may be one
+// tensor there, "a.experts.gate_up_proj.weight", gates first.
+std::optional<GgufCheckpoint::Place> GgufCheckpoint::locate_slice(std::string_view name) const {
+  const std::optional<SliceName> slice = split_slice_name(name);
+  if (!slice) return std::nullopt;
+  auto found = tensors_.find(slice->stacked);
+  const bool fused = found == tensors_.end();
+  if (fused) found = tensors_.find(slice->fused);
+  if (found == tensors_.end()) return std::nullopt;
+  const GgufTensor& tensor = *found->second;
+  if (tensor.rank != 3 || slice->index >= tensor.dims[2]) return std::nullopt;
+  if (fused && tensor.dims[1] % 2 != 0) return std::nullopt;
+  Place place{&tensor, 2, tensor.dims[1], slice->index * tensor.dims[1], found->first};
+  if (!fused) return place;
+  place.rows /= 2;
+  if (slice->second_half) place.first_row += place.rows;
+  return place;
+}
+
+Result<WeightView> GgufCheckpoint::view(std::string_view name, int rank) const {
+  const std::optional<Place> place = locate(name);
+  if (!place) return missing_tensor(path_, name);
+  const GgufTensor& tensor = *place->tensor;
+  if (place->rank != rank) return wrong_rank(path_, name, rank, place->rank);
   const GgufTensorType* type = find_gguf_tensor_type(tensor.type);
   if (type == nullptr || !type->format) {
     return unsupported_format(path_, name, gguf_tensor_type_name(tensor.type));
   }
   WeightView out;
   out.format = *type->format;
-  out.rows = tensor.dims[1];
+  out.rows = place->rows;
   out.cols = tensor.dims[0];
-  out.data = tensor.data;
-  ASSIGN_OR_RETURN(out.tensor_scale, tensor_scale(name));
+  const auto row_bytes = static_cast<std::size_t>(out.row_bytes());
+  out.data = tensor.data.subspan(static_cast<std::size_t>(place->first_row) * row_bytes,
+                                 static_cast<std::size_t>(place->rows) * row_bytes);
+  ASSIGN_OR_RETURN(out.tensor_scale, tensor_scale(place->stored_name));
   return out;
 }
 
@@ -109,12 +160,27 @@ Result<std::vector<float>> GgufCheckpoint::vector(std::string_view name) const {
   return row_values(row);
 }
 
+Result<std::vector<std::int32_t>> GgufCheckpoint::integers(std::string_view name, std::int64_t rows,
+                                                           std::int64_t cols) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) return missing_tensor(path_, name);
+  const GgufTensor& tensor = *found->second;
+  if (tensor.rank != 2 || tensor.dims[1] != rows || tensor.dims[0] != cols) {
+    return wrong_shape(path_, name, rows, cols);
+  }
+  const std::string type = gguf_tensor_type_name(tensor.type);
+  if (type != "I32" && type != "I64") return unsupported_format(path_, name, type);
+  return integer_values(path_, name, tensor.data, type == "I32" ? 4 : 8);
+}
+
 std::vector<StoredTensor> GgufCheckpoint::tensors() const {
   std::vector<StoredTensor> out;
+  const std::string_view architecture =
+      parts_.front().find_string("general.architecture").value_or("");
   for (const GgufFile& part : parts_) {
     for (const GgufTensor& tensor : part.tensors()) {
       StoredTensor stored;
-      stored.name = hugging_face_name(tensor.name);
+      stored.name = hugging_face_name(tensor.name, architecture);
       stored.format = gguf_tensor_type_name(tensor.type);
       for (int i = tensor.rank; i-- > 0;) {
         stored.shape.push_back(tensor.dims[static_cast<std::size_t>(i)]);
@@ -123,6 +189,12 @@ std::vector<StoredTensor> GgufCheckpoint::tensors() const {
       out.push_back(std::move(stored));
     }
   }
+  return out;
+}
+
+std::vector<std::filesystem::path> GgufCheckpoint::files() const {
+  std::vector<std::filesystem::path> out;
+  for (const GgufFile& part : parts_) out.emplace_back(part.name());
   return out;
 }
 

@@ -6,10 +6,11 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "base/mapped_file.h"
+#include "checkpoint/quantization.h"
+#include "checkpoint/quantized_tensors.h"
 #include "checkpoint/safetensors_file.h"
 #include "checkpoint/safetensors_index.h"
 #include "checkpoint/show_name.h"
@@ -51,13 +52,21 @@ class HuggingFaceCheckpoint final : public Checkpoint {
   // Only latent attention (DeepSeek V2 and later) rotates neighbours in these files.
   bool rope_interleaved() const override { return config_.has("kv_lora_rank"); }
   const GgufFile* gguf() const override { return nullptr; }
-  bool has(std::string_view name) const override { return tensors_.find(name) != tensors_.end(); }
+  bool has(std::string_view name) const override {
+    return tensors_.contains(name) || has_quantized_parts(tensors_, name);
+  }
   Result<WeightView> matrix(std::string_view name) const override;
   Result<std::vector<float>> vector(std::string_view name) const override;
+  Result<std::vector<std::int32_t>> integers(std::string_view name, std::int64_t rows,
+                                             std::int64_t cols) const override;
+  std::vector<fs::path> files() const override;
+  void prefetch(const WeightView& view) const override { prefetch_pages(view.data); }
+  void release(const WeightView& view) const override { release_pages(view.data); }
   std::vector<StoredTensor> tensors() const override;
 
  private:
   Status read_config();
+  Status read_quantization_config();
   Status open_single(const fs::path& file);
   Status open_shards(const fs::path& index);
   Result<WeightView> view(std::string_view name, std::size_t rank) const;
@@ -65,8 +74,9 @@ class HuggingFaceCheckpoint final : public Checkpoint {
   fs::path path_;
   Config config_{""};
   GenerationDefaults defaults_;
+  Quantization quantization_;
   std::map<std::string, SafetensorsFile> files_;
-  std::map<std::string, const SafetensorsTensor*, std::less<>> tensors_;
+  SafetensorsMap tensors_;
 };
 
 Status HuggingFaceCheckpoint::open() {
@@ -92,20 +102,27 @@ Status HuggingFaceCheckpoint::open() {
 
 Status HuggingFaceCheckpoint::read_config() {
   ASSIGN_OR_RETURN(config_, open_config(path_ / "config.json"));
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    if (!config_.has(key)) continue;
-    const ConfigValue* value = config_.find(fmt::format("{}.quant_method", key));
-    const auto* method = value == nullptr ? nullptr : std::get_if<std::string>(value);
-    return unimplemented(fmt::format(
-        "{}: the weights are quantized with {}, which is not supported for safetensors yet",
-        config_.name(), method == nullptr ? "an unnamed method" : show_name(*method)));
-  }
+  RETURN_IF_ERROR(read_quantization_config());
   std::optional<Config> generation;
   if (const fs::path file = path_ / "generation_config.json"; is_there(file)) {
     ASSIGN_OR_RETURN(generation, open_config(file));
   }
   ASSIGN_OR_RETURN(defaults_,
                    read_generation_defaults(config_, generation ? &*generation : nullptr));
+  return {};
+}
+
+// compression_config is what compressed-tensors once called its own; AutoGPTQ wrote a file.
+Status HuggingFaceCheckpoint::read_quantization_config() {
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    if (!config_.has(key)) continue;
+    ASSIGN_OR_RETURN(quantization_, read_quantization(config_, key));
+    return {};
+  }
+  const fs::path file = path_ / "quantize_config.json";
+  if (!is_there(file)) return {};
+  ASSIGN_OR_RETURN(const Config config, open_config(file));
+  ASSIGN_OR_RETURN(quantization_, read_quantization(config, ""));
   return {};
 }
 
@@ -160,12 +177,41 @@ Result<WeightView> HuggingFaceCheckpoint::view(std::string_view name, std::size_
 }
 
 Result<WeightView> HuggingFaceCheckpoint::matrix(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  const bool in_parts = found == tensors_.end() && has_quantized_parts(tensors_, name);
+  const bool codes =
+      found != tensors_.end() && name.ends_with(".weight") && is_code_dtype(found->second->dtype);
+  if (in_parts || codes) return quantized_matrix(tensors_, quantization_, path_, name);
   return view(name, 2);
 }
 
 Result<std::vector<float>> HuggingFaceCheckpoint::vector(std::string_view name) const {
   ASSIGN_OR_RETURN(const WeightView row, view(name, 1));
   return row_values(row);
+}
+
+Result<std::vector<std::int32_t>> HuggingFaceCheckpoint::integers(std::string_view name,
+                                                                  std::int64_t rows,
+                                                                  std::int64_t cols) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) return missing_tensor(path_, name);
+  const SafetensorsTensor& tensor = *found->second;
+  if (tensor.shape != std::vector<std::int64_t>{rows, cols}) {
+    return wrong_shape(path_, name, rows, cols);
+  }
+  if (tensor.dtype != "I32" && tensor.dtype != "I64") {
+    return unsupported_format(path_, name, tensor.dtype);
+  }
+  return integer_values(path_, name, tensor.data, tensor.dtype == "I32" ? 4 : 8);
+}
+
+std::vector<fs::path> HuggingFaceCheckpoint::files() const {
+  std::vector<fs::path> out{path_ / "config.json"};
+  for (const char* name : {"quantize_config.json", "model.safetensors.index.json"}) {
+    if (is_there(path_ / name)) out.push_back(path_ / name);
+  }
+  for (const auto& [name, file] : files_) out.push_back(path_ / name);
+  return out;
 }
 
 std::vector<StoredTensor> HuggingFaceCheckpoint::tensors() const {

@@ -8,8 +8,13 @@
 
 namespace kun {
 
-// What attention does with a plane: a device may arrange keys and values differently.
-enum class CacheRole : std::uint8_t { kKeys, kValues };
+// What is done with a plane: a device may arrange its entries differently for each.
+enum class CacheRole : std::uint8_t {
+  kKeys,
+  kValues,
+  kRows,       // latent attention, which may pick single entries
+  kIndexKeys,  // what an indexer scores
+};
 
 // One array of one layer's cache: `block_count` blocks of `tokens_per_block` entries of `width`
 // elements. Blocks are contiguous; the arrangement inside a block belongs to the device.
@@ -18,7 +23,8 @@ struct CachePlane {
   DType dtype = DType::kBF16;
   CacheRole role = CacheRole::kKeys;  // values left as kKeys are read correctly, but slowly
   int width = 0;                      // elements per entry: key heads * head dimension
-  int tokens_per_block = 0;
+  int head_width = 0;                 // elements attention reads together; 0: all of the entry
+  int tokens_per_block = 0;           // entries per block: fewer than tokens when compressed
   std::int64_t block_count = 0;
 
   std::int64_t block_bytes() const {

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "device/ops.h"
 #include "tensor/dtype.h"
+#include "tensor/weight_view.h"
 
 namespace kun {
 
@@ -22,6 +23,7 @@ struct DeviceOptions {
   int thread_count = 0;   // 0: from CPU affinity and cgroup quota
   std::string kernels{};  // name of a kernel table; empty: the best this machine can run
   ComputeType compute = ComputeType::kBFloat16;
+  WeightTarget weights = WeightTarget::kAuto;  // what weights become in memory
 };
 
 // What a backend's entry point returns.

@@ -9,24 +9,20 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "base/status.h"
 #include "base/token.h"
 #include "device/attention.h"
+#include "device/experts.h"
+#include "device/hyper_connection.h"
+#include "device/latent_attention.h"
+#include "device/packed_image.h"
+#include "device/weight.h"
 #include "tensor/tensor_view.h"
 #include "tensor/weight_view.h"
 
 namespace kun {
-
-// A weight matrix in the layout one backend likes best. Opaque to everyone else.
-class PackedMatrix {
- public:
-  virtual ~PackedMatrix() = default;
-
-  std::int64_t rows = 0;   // output features, all fused views together
-  std::int64_t cols = 0;   // input features
-  std::int64_t bytes = 0;  // what a step reads when it uses the whole matrix
-};
 
 // Whether `linear` overwrites its output or adds to it (a residual stream).
 enum class LinearOutput : std::uint8_t { kStore, kAccumulate };
@@ -50,6 +46,20 @@ class Ops {
   // `cols` and may differ in format. The checkpoint may be closed afterwards.
   virtual Result<std::unique_ptr<PackedMatrix>> pack(std::span<const WeightView> views) = 0;
 
+  // What pack() would need for a view.
+  virtual std::int64_t packed_bytes(const WeightView& view) const {
+    return view.rows * view.row_bytes();
+  }
+
+  // A name for all that pack() depends on besides the views; empty: images cannot be made.
+  virtual std::string packing() const { return {}; }
+  // A matrix of this device as bytes that live as long as it does. Requires: packing() has a name.
+  virtual PackedImage image(const PackedMatrix&) { return {}; }
+  // The way back, copied and verified; kDataLoss when the image is not what it was.
+  virtual Result<std::unique_ptr<PackedMatrix>> unpack(const PackedImage&) {
+    return unimplemented("this device keeps no packed weights");
+  }
+
   // --- Floor ------------------------------------------------------------------------------------
 
   // out[t, o] (+)= sum_i in[t, i] * weight[o, i] + bias[o].  bias: [rows] or empty.
@@ -64,6 +74,14 @@ class Ops {
   virtual void rms_norm(ConstTensorView in, ConstTensorView weight, float epsilon,
                         TensorView out) = 0;
 
+  // out[t, i] = (in[t, i] - mean) * (variance + epsilon)^-1/2 * weight[i] + bias[i]; in == out is
+  // allowed.
+  virtual void layer_norm(ConstTensorView in, ConstTensorView weight, ConstTensorView bias,
+                          float epsilon, TensorView out) = 0;
+
+  // out[t, h, :] = in[t, h, :], between views of equal shape.
+  virtual void copy_heads(ConstTensorView in, TensorView out) = 0;
+
   // Rotates heads[t, h, :] in place. cos_sin: [token, d/2, 2], see nn/rope.h.
   virtual void rope(TensorView heads, ConstTensorView cos_sin, RopeLayout layout) = 0;
 
@@ -77,6 +95,44 @@ class Ops {
 
   // out[t, i] = silu(gate_up[t, i]) * gate_up[t, cols/2 + i]
   virtual void silu_gate(ConstTensorView gate_up, TensorView out) = 0;
+
+  // --- Experts ----------------------------------------------------------------------------------
+
+  // out[t, g, :] = weights[g] in[t, g, :]. in: [token, group, cols], whose groups may be the same
+  // rows (stride 0); out: [token, group, rows].
+  virtual void linear_groups(ConstTensorView in, std::span<const PackedMatrix* const> weights,
+                             TensorView out) = 0;
+
+  // Which experts each token goes to, and with what weights; see device/experts.h.
+  virtual void route(const RouteArguments& arguments) = 0;
+
+  // out[t, :] += what the token's experts make of it; see device/experts.h.
+  virtual void experts(const ExpertArguments& arguments) = 0;
+
+  // --- Latent attention: device/latent_attention.h ----------------------------------------------
+
+  virtual void latent_attention(const LatentAttentionArguments& arguments) = 0;
+
+  // out[t, h, :] = columns [first_col, first_col + width) of entry slots[t], the same for every h.
+  virtual void load_cache(const CachePlane& plane, std::span<const std::int32_t> slots,
+                          std::int64_t first_col, TensorView out) = 0;
+
+  // The entries that a sparse layer attends to.
+  virtual void choose_entries(const ChooseArguments& arguments) = 0;
+
+  // Pools runs of tokens into the entries of a compressed cache.
+  virtual void compress(const CompressArguments& arguments) = 0;
+
+  // --- Hyper-connections: device/hyper_connection.h ---------------------------------------------
+
+  // The weights of one sublayer: which streams it reads, where its output goes, how streams mix.
+  virtual void hyper_weights(const HyperWeightsArguments& arguments) = 0;
+
+  // out[t, :] = sum_i weights[t, i] streams[t, i, :]
+  virtual void hyper_collapse(ConstTensorView streams, ConstTensorView weights, TensorView out) = 0;
+
+  // streams[t, n] = weights[t, N + n] in[t] + sum_m weights[t, 2 N + m N + n] streams[t, m]
+  virtual void hyper_expand(ConstTensorView in, ConstTensorView weights, TensorView streams) = 0;
 
   // --- Fusions ----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "executor/token_score.h"
 
 namespace kun {
 
@@ -45,7 +46,8 @@ Status Worker::allocate_cache() {
         CachePlane bytes;
         bytes.dtype = plane.dtype;
         bytes.width = plane.width;
-        bytes.tokens_per_block = group.tokens_per_block;
+        CHECK(group.tokens_per_block % plane.positions_per_entry == 0);
+        bytes.tokens_per_block = group.tokens_per_block / plane.positions_per_entry;
         bytes.block_count = block_count;
         cache_bytes_.push_back(ops_.allocate(block_count * bytes.block_bytes()));
         if (cache_bytes_.back() == nullptr) {
@@ -197,14 +199,18 @@ StepResult Worker::sample(const BatchPlan& plan, const SamplingBatch& sampling) 
   }
   CHECK(sampling.rows.size() == wanted_count);
   std::size_t row = 0;
+  Verification verification(sampler_);
   result.status = for_each_row(plan, [&](std::size_t s, std::int32_t, auto logits) {
-    auto token = sampler_.sample(logits, sampling.rows[row++]);
+    const SamplingRow& wanted = sampling.rows[row++];
     SliceResult& slice = result.slices[s];
-    slice.corrupted = slice.corrupted || !token.has_value();
-    if (!slice.corrupted) slice.tokens.push_back(*std::move(token));
+    if (wanted.given < 0) return verification.take(logits, wanted, slice);
+    auto token =
+        score_token(logits, options_.vocabulary_limit, wanted.given, wanted.given_top_count);
+    slice.corrupted |= !token.has_value();
+    if (token.has_value()) slice.tokens.push_back(*std::move(token));
   });
   for (SliceResult& slice : result.slices) {
-    if (slice.corrupted) slice.tokens.clear();
+    if (slice.corrupted || slice.starved) slice.tokens.clear();
   }
   phase_count_.fetch_add(1);
   return result;

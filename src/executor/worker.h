@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "plan/sampling_batch.h"
 #include "plan/step_result.h"
 #include "sampling/sampler.h"
+#include "sampling/verification.h"
 
 namespace kun {
 

@@ -1,30 +1,20 @@
-// The pre-norm decoder that Llama, Qwen2 and Qwen3 share: embedding, layers of grouped-query
-// attention and gated MLP, final norm, output head. What tells them apart is in the shape.
+// The pre-norm decoder with grouped-query attention that Llama, Qwen2, Qwen3 and DeepSeek-MoE
+// share. What tells them apart is in the shape.
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
-#include "models/model.h"
+#include "models/pre_norm_decoder.h"
 #include "models/registry.h"
 #include "nn/attention.h"
-#include "nn/rope.h"
 
 namespace kun {
 
-struct DenseDecoderShape {
-  nn::AttentionShape attention;
-  nn::RopeShape rope;
-  std::int64_t inner = 0;  // width of the MLP
-  int layer_count = 0;
-  int vocabulary = 0;
-  int context_length_max = 0;
-  bool tied_embeddings = false;
-};
+using DenseDecoderShape = PreNormShape<nn::Attention>;
 
-// Reads what the three architectures spell alike: sizes, RoPE and its scaling, epsilon, tying.
+// Reads what these architectures spell alike: sizes, RoPE and its scaling, epsilon, tying.
 Result<DenseDecoderShape> read_dense_decoder_shape(const Checkpoint& checkpoint);
 
 // Loads the weights. The checkpoint must outlive the model: embedding rows are read from it.

@@ -1,40 +1,9 @@
-// Reads the configuration that Llama, Qwen2 and Qwen3 share.
+// Reads the configuration that Llama, Qwen2, Qwen3 and DeepSeek-MoE share.
 #include "models/dense_decoder.h"
+#include "models/shape_reader.h"
 
 namespace kun {
 namespace {
-
-constexpr int kSizeMax = 1 << 24;  // any one dimension; far above every released model
-
-nn::RopeScaling read_rope_scaling(ConfigReader& read, int context_length_max) {
-  nn::RopeScaling scaling;
-  std::string kind;
-  read.read_or("rope_scaling.rope_type", kind, "default");
-  if (kind == "default") return scaling;
-  read.read("rope_scaling.factor", scaling.factor, 1.0, 1e6);
-  if (kind == "linear") {
-    scaling.kind = nn::RopeScaling::Kind::kLinear;
-    return scaling;
-  }
-  read.read_or("rope_scaling.original_max_position_embeddings", scaling.original_context,
-               static_cast<double>(context_length_max), 1.0, 1e9);
-  if (kind == "llama3") {
-    scaling.kind = nn::RopeScaling::Kind::kLlama3;
-    read.read("rope_scaling.low_freq_factor", scaling.low_frequency_factor, 1e-3, 1e6);
-    read.read("rope_scaling.high_freq_factor", scaling.high_frequency_factor, 1e-3, 1e6);
-    if (scaling.high_frequency_factor < scaling.low_frequency_factor) {
-      read.fail("rope_scaling.high_freq_factor must not be below low_freq_factor");
-    }
-  } else if (kind == "yarn") {
-    scaling.kind = nn::RopeScaling::Kind::kYarn;
-    read.read_or("rope_scaling.beta_fast", scaling.beta_fast, 32.0, 1e-3, 1e6);
-    read.read_or("rope_scaling.beta_slow", scaling.beta_slow, 1.0, 1e-3, 1e6);
-    read.read_or("rope_scaling.attention_factor", scaling.attention_factor, 1.0, 1e-3, 1e3);
-  } else {
-    read.fail("rope_scaling of type '" + kind + "' is not supported; linear, llama3 and yarn are");
-  }
-  return scaling;
-}
 
 nn::AttentionShape read_attention_shape(ConfigReader& read) {
   nn::AttentionShape shape;
@@ -63,7 +32,6 @@ nn::AttentionShape read_attention_shape(ConfigReader& read) {
 Result<DenseDecoderShape> read_dense_decoder_shape(const Checkpoint& checkpoint) {
   ConfigReader read(checkpoint.config());
   DenseDecoderShape shape;
-  std::string activation;
   int inner = 0;
   shape.attention = read_attention_shape(read);
   read.read("num_hidden_layers", shape.layer_count, 1, 4096);
@@ -71,10 +39,7 @@ Result<DenseDecoderShape> read_dense_decoder_shape(const Checkpoint& checkpoint)
   read.read("vocab_size", shape.vocabulary, 1, kSizeMax);
   read.read_or("max_position_embeddings", shape.context_length_max, 2048, 1, 1 << 30);
   read.read_or("tie_word_embeddings", shape.tied_embeddings, false);
-  read.read_or("hidden_act", activation, "silu");
-  if (activation != "silu") {
-    read.fail("hidden_act '" + activation + "' is not supported; silu is");
-  }
+  require_silu(read);
   bool sliding_window = false;
   read.read_or("use_sliding_window", sliding_window, false);
   if (sliding_window) read.fail("use_sliding_window is not supported");

@@ -11,5 +11,15 @@ Result<std::unique_ptr<const Model>> load_qwen2(const Checkpoint& checkpoint, Op
                                                 const ModelOptions& options);
 Result<std::unique_ptr<const Model>> load_qwen3(const Checkpoint& checkpoint, Ops& ops,
                                                 const ModelOptions& options);
+Result<std::unique_ptr<const Model>> load_deepseek(const Checkpoint& checkpoint, Ops& ops,
+                                                   const ModelOptions& options);
+Result<std::unique_ptr<const Model>> load_deepseek_v2(const Checkpoint& checkpoint, Ops& ops,
+                                                      const ModelOptions& options);
+Result<std::unique_ptr<const Model>> load_deepseek_v3(const Checkpoint& checkpoint, Ops& ops,
+                                                      const ModelOptions& options);
+Result<std::unique_ptr<const Model>> load_deepseek_v32(const Checkpoint& checkpoint, Ops& ops,
+                                                       const ModelOptions& options);
+Result<std::unique_ptr<const Model>> load_deepseek_v4(const Checkpoint& checkpoint, Ops& ops,
+                                                      const ModelOptions& options);
 
 }  // namespace kun

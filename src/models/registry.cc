@@ -12,10 +12,14 @@ namespace kun {
 namespace {
 
 constexpr std::array kArchitectures{
-    Architecture{"LlamaForCausalLM", load_llama},    Architecture{"Qwen2ForCausalLM", load_qwen2},
-    Architecture{"Qwen3ForCausalLM", load_qwen3},    Architecture{"DeepseekForCausalLM", nullptr},
-    Architecture{"DeepseekV2ForCausalLM", nullptr},  Architecture{"DeepseekV3ForCausalLM", nullptr},
-    Architecture{"DeepseekV32ForCausalLM", nullptr}, Architecture{"DeepseekV4ForCausalLM", nullptr},
+    Architecture{"LlamaForCausalLM", load_llama},
+    Architecture{"Qwen2ForCausalLM", load_qwen2},
+    Architecture{"Qwen3ForCausalLM", load_qwen3},
+    Architecture{"DeepseekForCausalLM", load_deepseek},
+    Architecture{"DeepseekV2ForCausalLM", load_deepseek_v2},
+    Architecture{"DeepseekV3ForCausalLM", load_deepseek_v3},
+    Architecture{"DeepseekV32ForCausalLM", load_deepseek_v32},
+    Architecture{"DeepseekV4ForCausalLM", load_deepseek_v4},
     Architecture{"DeepseekV41ForCausalLM", nullptr},
 };
 

@@ -10,12 +10,14 @@
 #include "checkpoint/checkpoint.h"
 #include "device/device.h"
 #include "models/model.h"
+#include "weights/packed_cache.h"
 
 namespace kun {
 
 struct ModelOptions {
   DType cache_dtype = DType::kBF16;
   std::function<void(std::int64_t)> progress{};  // hears the bytes of weights read so far
+  PackedCache* cache = nullptr;                  // of packed weights
 };
 
 // Requires: the checkpoint and the ops outlive the model.

@@ -2,17 +2,10 @@
 
 #include <cmath>
 
+#include "nn/heads.h"
+
 namespace kun::nn {
 namespace {
-
-// Columns [first, first + heads * width) of `rows`, seen as [token, head, width].
-TensorView heads_of(TensorView rows, std::int64_t first, std::int64_t heads, std::int64_t width) {
-  TensorView view = rows.slice_cols(first, heads * width);
-  view.rank = 3;
-  view.shape = {rows.rows(), heads, width, 0};
-  view.stride = {rows.stride[0], width, 1, 0};
-  return view;
-}
 
 std::optional<RmsNorm> optional_norm(const Loader& load, const AttentionShape& shape) {
   if (!shape.head_norm) return std::nullopt;
@@ -59,6 +52,7 @@ void Attention::operator()(const GroupBatch& batch, const KvStorage& cache, Cons
   CachePlane values = cache.planes[layer_][1];
   keys.role = CacheRole::kKeys;
   values.role = CacheRole::kValues;
+  keys.head_width = values.head_width = static_cast<int>(shape_.head_width);
   ops_->store_cache(qkv.slice_cols(query_width, kv_width), batch.slots, keys);
   ops_->store_cache(qkv.slice_cols(query_width + kv_width, kv_width), batch.slots, values);
 

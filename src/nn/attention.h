@@ -23,6 +23,8 @@ struct AttentionShape {
 
 class Attention {
  public:
+  using Shape = AttentionShape;
+
   Attention(const Loader& load, const AttentionShape& shape, int layer);
 
   // The planes of one layer's cache.

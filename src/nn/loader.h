@@ -21,6 +21,12 @@ class Loader {
   }
   Loader operator/(int index) const { return *this / std::string_view(std::to_string(index)); }
 
+  // The name of a tensor that does not end in ".weight" or ".bias".
+  std::string name(std::string_view part) const { return (*this / part).prefix_; }
+  std::string name(std::string_view part, std::string_view of_it) const {
+    return (*this / part / of_it).prefix_;
+  }
+
   std::string weight() const { return prefix_ + ".weight"; }
   std::string bias() const { return prefix_ + ".bias"; }
 

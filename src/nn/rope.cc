@@ -73,13 +73,22 @@ void Rope::divide_frequencies(std::span<const float> divisors) {
 }
 
 void Rope::fill(std::span<const std::int32_t> positions, TensorView out) const {
+  fill_angles(positions, 1.0, out);
+}
+
+void Rope::fill_back(std::span<const std::int32_t> positions, TensorView out) const {
+  fill_angles(positions, -1.0, out);
+}
+
+void Rope::fill_angles(std::span<const std::int32_t> positions, double direction,
+                       TensorView out) const {
   CHECK(out.rows() == std::ssize(positions) && out.shape[1] == pair_count());
   for (std::size_t t = 0; t < positions.size(); ++t) {
     auto* row = out.row<float>(static_cast<std::int64_t>(t));
     for (std::size_t i = 0; i < frequencies_.size(); ++i) {
       const double angle = positions[t] * frequencies_[i];
       row[2 * i] = static_cast<float>(std::cos(angle) * multiplier_);
-      row[2 * i + 1] = static_cast<float>(std::sin(angle) * multiplier_);
+      row[2 * i + 1] = static_cast<float>(direction * std::sin(angle) * multiplier_);
     }
   }
 }

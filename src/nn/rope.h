@@ -42,12 +42,16 @@ class Rope {
   // Writes cosine and sine of every position: out is [position, width/2, 2].
   // Angles are computed in F64: at position 160,000 F32 would be wrong in the third digit.
   void fill(std::span<const std::int32_t> positions, TensorView out) const;
+  // The same for turning back.
+  void fill_back(std::span<const std::int32_t> positions, TensorView out) const;
 
   RopeLayout layout() const { return layout_; }
   std::int64_t pair_count() const { return static_cast<std::int64_t>(frequencies_.size()); }
   std::span<const double> frequencies() const { return frequencies_; }  // radians per position
 
  private:
+  void fill_angles(std::span<const std::int32_t> positions, double direction, TensorView out) const;
+
   RopeLayout layout_;
   double multiplier_;
   std::vector<double> frequencies_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -87,6 +88,79 @@ TEST(Rope, YarnMatchesQwen3Distill) {
   expect_frequency(rope, 24, 0.00537532149);
   expect_frequency(rope, 40, 4.44569853e-05);
   expect_frequency(rope, 63, 3.1023444e-07);
+}
+
+TEST(Rope, YarnMatchesCompressedLayersOfDeepSeekV4) {
+  const Rope rope(
+      {.width = 64,
+       .theta = 160000.0,
+       .layout = RopeLayout::kInterleaved,
+       .scaling = {.kind = RopeScaling::Kind::kYarn, .factor = 16.0, .original_context = 65536.0}});
+  expect_frequency(rope, 15, 0.00363553858);
+  expect_frequency(rope, 16, 0.002265625);
+  expect_frequency(rope, 24, 1.953125e-05);
+  expect_frequency(rope, 25, 5.37231267e-06);
+  expect_frequency(rope, 31, 5.68052904e-07);
+}
+
+// YaRN's frequency of one pair in long double, from the paper's formulas.
+long double yarn_frequency(long double width, long double theta, long double factor,
+                           long double original, int pair) {
+  const auto index_of = [&](long double turns) {
+    return width * std::log(original / (turns * 2.0L * std::numbers::pi_v<long double>)) /
+           (2.0L * std::log(theta));
+  };
+  const long double low = std::max(std::floor(index_of(32.0L)), 0.0L);
+  const long double high = std::min(std::ceil(index_of(1.0L)), width - 1.0L);
+  const long double ramp = std::clamp((pair - low) / (high - low), 0.0L, 1.0L);
+  const long double plain = std::pow(theta, -2.0L * pair / width);
+  return plain / factor * ramp + plain * (1.0L - ramp);
+}
+
+void expect_exact_angles(double theta, double factor, double original) {
+  const Rope rope(
+      {.width = 64,
+       .theta = theta,
+       .layout = RopeLayout::kInterleaved,
+       .scaling = {
+           .kind = RopeScaling::Kind::kYarn, .factor = factor, .original_context = original}});
+  // Around the original length, and as far beyond as the models go.
+  const std::vector<std::int32_t> positions{0,     1,     4095,   4096,   4097,   65535,
+                                            65536, 99991, 131072, 159999, 160000, 163839};
+  const std::int64_t count = std::ssize(positions);
+  std::vector<float> values(static_cast<std::size_t>(count) * 64);
+  rope.fill(positions,
+            TensorView(reinterpret_cast<std::byte*>(values.data()), DType::kF32, {count, 32, 2}));
+  for (std::size_t p = 0; p < positions.size(); ++p) {
+    for (std::size_t i = 0; i < 32; ++i) {
+      const long double angle =
+          positions[p] * yarn_frequency(64.0L, theta, factor, original, static_cast<int>(i));
+      EXPECT_NEAR(values[p * 64 + 2 * i], static_cast<double>(std::cos(angle)), 1e-7)
+          << "position " << positions[p] << ", pair " << i;
+      EXPECT_NEAR(values[p * 64 + 2 * i + 1], static_cast<double>(std::sin(angle)), 1e-7)
+          << "position " << positions[p] << ", pair " << i;
+    }
+  }
+}
+
+TEST(Rope, YarnAnglesStayExactBeyondTheOriginalContext) {
+  expect_exact_angles(10000.0, 40.0, 4096.0);    // V2, V3, V3.2
+  expect_exact_angles(160000.0, 16.0, 65536.0);  // V4's compressed layers
+}
+
+TEST(Rope, TurnsBackWhatItTurned) {
+  const Rope rope({.width = 4, .theta = 100.0, .layout = RopeLayout::kHalf, .scaling = {}});
+  const std::vector<std::int32_t> positions{7};
+  std::vector<float> there(4);
+  std::vector<float> back(4);
+  rope.fill(positions,
+            TensorView(reinterpret_cast<std::byte*>(there.data()), DType::kF32, {1, 2, 2}));
+  rope.fill_back(positions,
+                 TensorView(reinterpret_cast<std::byte*>(back.data()), DType::kF32, {1, 2, 2}));
+  for (std::size_t i = 0; i < 4; i += 2) {
+    EXPECT_EQ(back[i], there[i]);
+    EXPECT_EQ(back[i + 1], -there[i + 1]);
+  }
 }
 
 TEST(Rope, AnglesStayExactFarOut) {

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "tensor/float_formats.h"
+#include "tensor/plane_values.h"
 #include "tensor/weight_view.h"
 
 namespace kun {
@@ -298,6 +299,7 @@ BlockFunction block_function(WeightFormat format) {
     case WeightFormat::kIQ4_XS: return iq4_xs_block;
     case WeightFormat::kMXFP4: return mxfp4_block;
     case WeightFormat::kNVFP4: return nvfp4_block;
+    default: break;
   }
   CHECK(false);  // a weight format without a dequantizer
   return nullptr;
@@ -306,6 +308,10 @@ BlockFunction block_function(WeightFormat format) {
 }  // namespace
 
 void dequantize_row(const WeightView& view, std::int64_t row, float* out) {
+  if (has_planes(view.format)) {
+    dequantize_planes(view, row, out);
+    return;
+  }
   const BlockShape shape = block_shape(view.format);
   const std::int64_t row_bytes = view.row_bytes();
   CHECK(row >= 0 && row < view.rows && view.cols % shape.columns == 0);

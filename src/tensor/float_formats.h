@@ -47,4 +47,32 @@ inline std::uint16_t f32_to_f16(float value) {
   return static_cast<std::uint16_t>(sign | ((rounded - (112U << 23)) >> 13));
 }
 
+// OCP FP8 E4M3 ("FN"): bias 7, no infinities, 0x7F and 0xFF are NaN, subnormals in steps of 2^-9.
+inline float e4m3_to_f32(std::uint8_t code) {
+  const int exponent = (code >> 3) & 15;
+  const int mantissa = code & 7;
+  float value = 0;
+  if ((code & 0x7F) == 0x7F) {
+    value = std::bit_cast<float>(0x7FC00000U);
+  } else if (exponent == 0) {
+    value = static_cast<float>(mantissa) * 0x1p-9F;
+  } else {
+    value =
+        std::bit_cast<float>(static_cast<std::uint32_t>((exponent + 120) << 23 | mantissa << 20));
+  }
+  return (code & 0x80) != 0 ? -value : value;
+}
+
+// OCP FP8 E5M2: the upper byte of a binary16.
+inline float e5m2_to_f32(std::uint8_t code) {
+  return f16_to_f32(static_cast<std::uint16_t>(code << 8));
+}
+
+// OCP E8M0 scale: 2^(code - 127); 0xFF is NaN.
+inline float e8m0_to_f32(std::uint8_t code) {
+  if (code == 0xFF) return std::bit_cast<float>(0x7FC00000U);
+  if (code == 0) return 0x1p-127F;
+  return std::bit_cast<float>(static_cast<std::uint32_t>(code) << 23);
+}
+
 }  // namespace kun

@@ -6,33 +6,55 @@
 #include <utility>
 #include <vector>
 
+#include "base/mapped_file.h"
+#include "weights/weight_role.h"
+
 namespace kun {
 
 WeightLoader::WeightLoader(const Checkpoint& checkpoint, Ops& ops,
-                           std::function<void(std::int64_t)> progress)
-    : checkpoint_(checkpoint), ops_(ops), progress_(std::move(progress)) {}
+                           std::function<void(std::int64_t)> progress, PackedCache* cache)
+    : checkpoint_(checkpoint), ops_(ops), progress_(std::move(progress)), cache_(cache) {}
 
 void WeightLoader::fail(const Status& error) {
   if (status_.ok()) status_ = error;
+}
+
+Result<std::unique_ptr<PackedMatrix>> WeightLoader::cached_or_packed(
+    const std::string& key, std::span<const WeightView> views) {
+  const auto image = cache_ == nullptr ? std::nullopt : cache_->find(key);
+  if (image) {
+    auto unpacked = ops_.unpack(*image);
+    release_pages(image->data);
+    if (unpacked || unpacked.error().code() != StatusCode::kDataLoss) return unpacked;
+    cache_->reject(key);
+  }
+  for (const WeightView& view : views) checkpoint_.prefetch(view);
+  auto packed = ops_.pack(views);
+  for (const WeightView& view : views) checkpoint_.release(view);
+  if (packed && cache_ != nullptr) cache_->add(key, ops_.image(**packed));
+  return packed;
 }
 
 std::unique_ptr<PackedMatrix> WeightLoader::matrix(std::span<const MatrixPart> parts,
                                                    std::int64_t cols) {
   if (!status_.ok()) return nullptr;
   std::vector<WeightView> views;
+  std::string key;
   for (const MatrixPart& part : parts) {
     auto view = checkpoint_.matrix(part.name, part.rows, cols);
     if (!view) {
       fail(view.error());
       return nullptr;
     }
+    view->role = role_of(part.name);
     views.push_back(*view);
+    key += fmt::format("{} {} {} {}\n", part.name, view->rows, view->cols, name(view->format));
     read_bytes_ += static_cast<std::int64_t>(view->data.size());
   }
-  auto packed = ops_.pack(views);
+  auto packed = cached_or_packed(key, views);
   if (!packed) {
-    const std::string name = parts.front().name;
-    fail({packed.error().code(), fmt::format("tensor {}: {}", name, packed.error().message())});
+    fail({packed.error().code(),
+          fmt::format("tensor {}: {}", parts.front().name, packed.error().message())});
     return nullptr;
   }
   packed_bytes_ += (*packed)->bytes;
@@ -77,6 +99,17 @@ WeightView WeightLoader::table(const std::string& name, std::int64_t rows, std::
     return {};
   }
   return *view;
+}
+
+std::vector<std::int32_t> WeightLoader::integers(const std::string& name, std::int64_t rows,
+                                                 std::int64_t cols) {
+  if (!status_.ok()) return {};
+  auto values = checkpoint_.integers(name, rows, cols);
+  if (!values) {
+    fail(values.error());
+    return {};
+  }
+  return *std::move(values);
 }
 
 }  // namespace kun

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,7 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
 class Golden : public testing::TestWithParam<Case> {
  protected:
   static constexpr int kBlockCount = 16;
+  static constexpr int kBlocksPerText = 5;
 
   void SetUp() override {
     const std::filesystem::path folder =
@@ -68,9 +70,10 @@ class Golden : public testing::TestWithParam<Case> {
     checkpoint_ = *std::move(checkpoint);
     auto model = load_model(*checkpoint_, device_->ops(), {.cache_dtype = DType::kF32});
     ASSERT_TRUE(model) << model.error().message();
+    const auto groups = (*model)->kv_layout().groups.size();
     auto worker =
         Worker::create(*std::move(model), device_->ops(),
-                       {.block_counts = {kBlockCount},
+                       {.block_counts = std::vector<int>(groups, kBlockCount),
                         .vocabulary_limit = static_cast<int>(expected_.logits.front().size())});
     ASSERT_TRUE(worker) << worker.error().message();
     worker_ = *std::move(worker);
@@ -96,13 +99,19 @@ class Golden : public testing::TestWithParam<Case> {
     EXPECT_EQ(row_count, expected_.tokens.size());
   }
 
-  // A slice of the expected text that keeps its cache in block `block` alone.
+  const std::vector<KvGroup>& groups() const { return worker_->model().kv_layout().groups; }
+
+  // A slice of the expected text that keeps its cache in the kBlocksPerText blocks from `block` on.
   PlanSlice slice(SequenceId id, BlockId block, int first, int count) const {
     PlanSlice made;
     made.sequence = id;
     made.first_position = first;
     made.tokens.assign(expected_.tokens.begin() + first, expected_.tokens.begin() + first + count);
-    made.blocks = {{block}};
+    for (const KvGroup& group : groups()) {
+      std::vector<BlockId>& blocks = made.blocks.emplace_back();
+      for (int b = 0; b * group.tokens_per_block < first + count; ++b) blocks.push_back(block + b);
+      CHECK(std::ssize(blocks) <= kBlocksPerText);
+    }
     for (int i = 0; i < count; ++i) made.wanted.push_back(i);
     return made;
   }
@@ -136,7 +145,7 @@ TEST_P(Golden, MatchesInCompany) {
     for (std::size_t i = 0; i < paces.size(); ++i) {
       const int count = std::min(paces[i], length - done[i]);
       if (count == 0) continue;
-      plan.slices.push_back(slice(i, static_cast<BlockId>(2 * i), done[i], count));
+      plan.slices.push_back(slice(i, static_cast<BlockId>(kBlocksPerText * i), done[i], count));
       done[i] += count;
     }
     const Status status = worker_->evaluate(
@@ -147,13 +156,70 @@ TEST_P(Golden, MatchesInCompany) {
   }
 }
 
+TEST_P(Golden, MatchesAfterAFork) {
+  // A second sequence goes on from a copy of the first one's last block, as choices of one request
+  // do, while the first goes on, too: nothing of theirs may be shared any more.
+  const auto length = static_cast<int>(expected_.tokens.size());
+  const int shared = length / 2 + 1;
+  const auto ignore = [](std::size_t, std::int32_t, std::span<const float>) {};
+  BatchPlan plan;
+  plan.slices.push_back(slice(0, 0, 0, shared));
+  ASSERT_TRUE(worker_->evaluate(plan, ignore).ok());
+  plan.slices = {slice(1, 0, shared, 1), slice(0, 0, shared, length - shared)};
+  for (std::size_t g = 0; g < groups().size(); ++g) {
+    // The other sequence must not find what it reads overwritten by wrong tokens.
+    const int last = shared / groups()[g].tokens_per_block;
+    plan.block_copies.push_back({static_cast<int>(g), last, kBlocksPerText + last});
+    plan.slices[0].blocks[g].back() = kBlocksPerText + last;
+  }
+  plan.slices[0].tokens = {0};  // another token than the text's
+  plan.slices[0].wanted.clear();
+  const Status status =
+      worker_->evaluate(plan, [&](std::size_t, std::int32_t offset, std::span<const float> logits) {
+        expect_row(shared + offset, logits);
+      });
+  ASSERT_TRUE(status.ok()) << status.message();
+}
+
+TEST_P(Golden, MatchesAfterAPrefixOfWholeBlocks) {
+  // What a prefix hit does: the blocks of a computed text are another's beginning.
+  const auto length = static_cast<int>(expected_.tokens.size());
+  int unit = 1;
+  for (const KvGroup& group : groups()) unit = std::lcm(unit, group.tokens_per_block);
+  const int shared = length / unit * unit;
+  if (shared == 0 || shared == length) GTEST_SKIP() << "the text is shorter than a block";
+  const auto ignore = [](std::size_t, std::int32_t, std::span<const float>) {};
+  BatchPlan plan;
+  plan.slices.push_back(slice(0, 0, 0, length));
+  ASSERT_TRUE(worker_->evaluate(plan, ignore).ok());
+  plan.slices = {slice(1, 0, shared, length - shared)};
+  for (std::size_t g = 0; g < groups().size(); ++g) {
+    for (std::size_t b = 0; b < plan.slices[0].blocks[g].size(); ++b) {
+      const bool own = static_cast<int>(b) * groups()[g].tokens_per_block >= shared;
+      if (own) plan.slices[0].blocks[g][b] += kBlocksPerText;
+    }
+  }
+  const Status status =
+      worker_->evaluate(plan, [&](std::size_t, std::int32_t offset, std::span<const float> logits) {
+        expect_row(shared + offset, logits);
+      });
+  ASSERT_TRUE(status.ok()) << status.message();
+}
+
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
-  for (const char* model :
-       {"llama-mha", "llama-gqa-linear", "llama-gqa-llama3", "qwen2-bias-tied", "qwen3-yarn"}) {
+  for (const char* model : {"llama-mha", "llama-gqa-linear", "llama-gqa-llama3", "qwen2-bias-tied",
+                            "qwen3-yarn", "deepseek-moe", "deepseek-v2-lite", "deepseek-v2-group",
+                            "deepseek-v3", "deepseek-v32", "deepseek-v4"}) {
     for (const char* file : {"", "model.gguf"}) {
       for (const std::string& kernels : cpu_kernel_names()) cases.push_back({model, file, kernels});
     }
+  }
+  for (const char* model :
+       {"llama-gptq-int4", "llama-gptq-int4-descact", "llama-gptq_v2-int8", "llama-awq-gemm",
+        "llama-ct-pack-int4-sym", "llama-ct-pack-int4-asym", "llama-ct-int8", "llama-ct-fp8",
+        "deepseek-v3-fp8", "deepseek-v4-fp8fp4"}) {
+    for (const std::string& kernels : cpu_kernel_names()) cases.push_back({model, "", kernels});
   }
   return cases;
 }

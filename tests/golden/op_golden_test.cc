@@ -17,15 +17,13 @@
 #include "checkpoint/checkpoint.h"
 #include "models/registry.h"
 #include "nn/rope.h"
-#include "npy_file.h"
-#include "tensor/float_formats.h"
+#include "op_vector.h"
 
 namespace kun {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kCopies = fs::path(KUN_TEST_DATA) / "op-goldens";
 const fs::path kOriginals = fs::path(KUN_SHARED_DATA) / "op-goldens" / "vllm_cpp";
 
 const std::set<std::string> kTested = {
@@ -38,6 +36,11 @@ const std::set<std::string> kTested = {
     "long_rope_yarn_neox_bf16",
     "long_rope_yarn_neox_f32_truncate",
     "matmul_bf16_16x64x32",
+    "moe_block_bf16_small",
+    "moe_block_f32_small",
+    "moe_router_topk_bf16_realratio",
+    "moe_router_topk_f32_small",
+    "moe_router_topk_f32_small_norenorm",
     "rmsnorm_bf16_8x128",
     "rmsnorm_f32_8x128",
     "rmsnorm_fused_residual_f32_8x128",
@@ -60,81 +63,8 @@ const std::map<std::string, std::string> kNotApplicable = {
     {"long_rope_yarn_mrope_bf16_interleaved", "three positions a token (images) do not exist here"},
     {"long_rope_yarn_mrope_f32_contiguous", "three positions a token (images) do not exist here"},
     {"long_rope_yarn_mrope_f32_text_1d", "its YaRN range is of 4 times the context, as mrope's is"},
-    {"moe_block_bf16_small", "no mixture of experts yet"},
-    {"moe_block_f32_small", "no mixture of experts yet"},
-    {"moe_router_topk_bf16_realratio", "no mixture of experts yet"},
-    {"moe_router_topk_f32_small", "no mixture of experts yet"},
-    {"moe_router_topk_f32_small_norenorm", "no mixture of experts yet"},
     {"tokenizer_deepseek_v2", "no operator; src/runtime/tokenizer_file_test.cc runs it"},
 };
-
-// One folder: what manifest.json says, and its arrays on demand.
-class OpVector {
- public:
-  explicit OpVector(const std::string& name) : folder_(kCopies / name) {
-    root_ = parser_.load((folder_ / "manifest.json").string());
-    absolute_ = root_["tol"]["atol"];
-    relative_ = root_["tol"]["rtol"];
-  }
-
-  std::string op() const { return std::string(root_["op"].get_string().value()); }
-  simdjson::dom::element argument(const char* name) const { return root_["args"][name]; }
-  double number(const char* name) const { return argument(name).get_double(); }
-  int integer(const char* name) const {
-    return static_cast<int>(argument(name).get_int64().value());
-  }
-  bool has(const char* tensor) const { return !root_["tensors"][tensor].error(); }
-
-  NpyFile file(const std::string& tensor) const {
-    auto read = read_npy(folder_ / (tensor + ".npy"));
-    CHECK(read.has_value());
-    return *std::move(read);
-  }
-  std::vector<std::int64_t> shape(const std::string& tensor) const { return file(tensor).shape; }
-
-  // Of F32 and BF16 tensors.
-  std::vector<float> floats(const std::string& tensor) const {
-    const NpyFile read = file(tensor);
-    if (read.type == "<f4") return read.values<float>();
-    CHECK(read.type == "<u2");
-    std::vector<float> result;
-    for (const std::uint16_t bits : read.values<std::uint16_t>()) {
-      result.push_back(bf16_to_f32(bits));
-    }
-    return result;
-  }
-
-  std::vector<std::int32_t> integers(const std::string& tensor) const {
-    std::vector<std::int32_t> result;
-    for (const std::int64_t value : file(tensor).values<std::int64_t>()) {
-      result.push_back(static_cast<std::int32_t>(value));
-    }
-    return result;
-  }
-
-  void expect(const std::string& tensor, const std::vector<float>& got) const {
-    const std::vector<float> wanted = floats(tensor);
-    ASSERT_EQ(got.size(), wanted.size()) << tensor;
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      const double want{wanted[i]};
-      ASSERT_NEAR(got[i], want, absolute_ + relative_ * std::fabs(want)) << tensor << ' ' << i;
-    }
-  }
-
- private:
-  fs::path folder_;
-  mutable simdjson::dom::parser parser_;
-  simdjson::dom::element root_;
-  double absolute_ = 0.0;
-  double relative_ = 0.0;
-};
-
-TensorView view(std::vector<float>& data, std::initializer_list<std::int64_t> shape) {
-  return {reinterpret_cast<std::byte*>(data.data()), DType::kF32, shape};
-}
-std::vector<float> zeros(std::int64_t count) {
-  return std::vector<float>(static_cast<std::size_t>(count));
-}
 
 void run_rms_norm(Ops& ops, const OpVector& vector) {
   std::vector<float> in = vector.floats("x");
@@ -377,6 +307,8 @@ const std::map<std::string, Runner> kRunners = {
     {"embedding", run_embedding},
     {"silu_and_mul", run_silu_gate},
     {"dense_attention", run_attention},
+    {"moe_router_topk", run_router},
+    {"moe_block", run_experts},
 };
 
 struct Case {
@@ -429,7 +361,7 @@ std::set<std::string> folders_of(const fs::path& path) {
 }
 
 TEST(OpGoldens, RunsEveryVectorThatIsCopied) {
-  EXPECT_EQ(folders_of(kCopies), kTested);
+  EXPECT_EQ(folders_of(op_vector_copies()), kTested);
 }
 
 TEST(OpGoldens, RunsOrExplainsEveryVectorThereIs) {

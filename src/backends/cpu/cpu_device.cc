@@ -15,12 +15,12 @@ constexpr int kThreadCountMax = 1024;
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(const CpuKernels& kernels, ComputeType compute, int thread_count,
+  CpuDevice(const CpuKernels& kernels, const DeviceOptions& options, int thread_count,
             std::span<const int> pinned_cpus)
       : kernels_(kernels),
-        compute_(compute),
+        compute_(options.compute),
         pool_(thread_count, pinned_cpus),
-        ops_(kernels, compute, pool_) {}
+        ops_(kernels, options.compute, pool_, options.weights) {}
 
   Ops& ops() override { return ops_; }
   DType cache_dtype() const override {
@@ -52,6 +52,13 @@ Result<std::unique_ptr<Device>> open_cpu_device(const DeviceOptions& options) {
     return invalid_argument(fmt::format("the thread count must be 0 to {}, not {}", kThreadCountMax,
                                         options.thread_count));
   }
+  const bool converts =
+      options.weights != WeightTarget::kAuto && options.weights != WeightTarget::kAsStored;
+  if (options.compute == ComputeType::kFloat32 && converts) {
+    return invalid_argument(
+        "float32 arithmetic keeps every weight as float32; leave out --weight-format, or give "
+        "--dtype bfloat16");
+  }
   const std::vector<const CpuKernels*> tables = supported_kernels();
   const CpuKernels* chosen = options.kernels.empty() ? tables.back() : nullptr;
   for (const CpuKernels* table : tables) {
@@ -66,7 +73,7 @@ Result<std::unique_ptr<Device>> open_cpu_device(const DeviceOptions& options) {
   // same first ones as every other process that reasons like this.
   std::vector<int> cpus = allowed_cpus();
   if (static_cast<int>(cpus.size()) != thread_count) cpus.clear();
-  auto device = std::make_unique<CpuDevice>(*chosen, options.compute, thread_count, cpus);
+  auto device = std::make_unique<CpuDevice>(*chosen, options, thread_count, cpus);
   LOG(kInfo, fmt::format("device: {}", device->description()));
   return std::unique_ptr<Device>(std::move(device));
 }

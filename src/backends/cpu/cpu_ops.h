@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "backends/cpu/attention_run.h"
+#include "backends/cpu/cpu_experts.h"
 #include "backends/cpu/kernels.h"
+#include "backends/cpu/latent_run.h"
+#include "backends/cpu/pack_plan.h"
 #include "backends/cpu/packed_matrix.h"
 #include "backends/cpu/scratch.h"
 #include "backends/cpu/thread_pool.h"
@@ -18,21 +21,41 @@ namespace kun {
 // One thread at a time. Calls return when the work is done.
 class CpuOps final : public Ops {
  public:
-  CpuOps(const CpuKernels& kernels, ComputeType compute, ThreadPool& pool);
+  CpuOps(const CpuKernels& kernels, ComputeType compute, ThreadPool& pool,
+         WeightTarget weights = WeightTarget::kAuto);
 
   std::shared_ptr<std::byte> allocate(std::int64_t bytes) override;
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const WeightView> views) override;
+  std::int64_t packed_bytes(const WeightView& view) const override;
+  std::string packing() const override;
+  PackedImage image(const PackedMatrix& matrix) override;
+  Result<std::unique_ptr<PackedMatrix>> unpack(const PackedImage& image) override;
   void linear(ConstTensorView in, const PackedMatrix& weight, ConstTensorView bias,
               LinearOutput mode, TensorView out) override;
   void embed(std::span<const Token> ids, const WeightView& table, TensorView out) override;
   void rms_norm(ConstTensorView in, ConstTensorView weight, float epsilon, TensorView out) override;
   void rope(TensorView heads, ConstTensorView cos_sin, RopeLayout layout) override;
+  void layer_norm(ConstTensorView in, ConstTensorView weight, ConstTensorView bias, float epsilon,
+                  TensorView out) override;
+  void copy_heads(ConstTensorView in, TensorView out) override;
   void store_cache(ConstTensorView rows, std::span<const std::int32_t> slots,
                    const CachePlane& plane) override;
   void attention(const AttentionArguments& arguments) override;
   void silu_gate(ConstTensorView gate_up, TensorView out) override;
   void linear_silu_gate(ConstTensorView in, const PackedMatrix& gate_up, TensorView scratch,
                         TensorView out) override;
+  void linear_groups(ConstTensorView in, std::span<const PackedMatrix* const> weights,
+                     TensorView out) override;
+  void route(const RouteArguments& arguments) override;
+  void experts(const ExpertArguments& arguments) override;
+  void latent_attention(const LatentAttentionArguments& arguments) override;
+  void load_cache(const CachePlane& plane, std::span<const std::int32_t> slots,
+                  std::int64_t first_col, TensorView out) override;
+  void choose_entries(const ChooseArguments& arguments) override;
+  void compress(const CompressArguments& arguments) override;
+  void hyper_weights(const HyperWeightsArguments& arguments) override;
+  void hyper_collapse(ConstTensorView streams, ConstTensorView weights, TensorView out) override;
+  void hyper_expand(ConstTensorView in, ConstTensorView weights, TensorView streams) override;
   std::uint64_t progress() const override { return pool_.progress(); }
 
  private:
@@ -75,12 +98,16 @@ class CpuOps final : public Ops {
 
   const CpuKernels& kernels_;
   const ComputeType compute_;
+  const PackSettings packing_;
   ThreadPool& pool_;
   Slabs weight_memory_;
   Scratch input_scratch_[kInputFormCount];
   Scratch partial_scratch_;
   std::vector<AttentionItem> attention_items_;
   std::vector<Scratch> worker_scratch_;
+  ExpertRun expert_run_;
+  std::vector<LatentItem> latent_items_;
+  std::vector<std::size_t> latent_starts_;  // of the items that begin a row
 };
 
 // Token tiles of a linear product: as few as fit, of nearly equal size.

@@ -1,8 +1,10 @@
 // Operations that treat every row by itself, and the memory operations.
 #include <algorithm>
+#include <cmath>
 
 #include "backends/cpu/cache_layout.h"
 #include "backends/cpu/cpu_ops.h"
+#include "backends/cpu/packed_image.h"
 #include "base/check.h"
 #include "tensor/float_formats.h"
 
@@ -33,41 +35,70 @@ void store_entry(const float* in, const CachePlane& plane, std::int64_t slot) {
   const std::int64_t position = slot % plane.tokens_per_block;
   std::byte* base = plane.data + block * plane.block_bytes();
   const auto at = [&](std::int64_t col) {
-    return cache_element(layout, plane.dtype, plane.width, position, col);
+    return cache_element(layout, plane.dtype, plane.width, head_width(plane), position, col);
   };
   const std::int64_t first = at(0);
   if (plane.dtype == DType::kF32) {
     auto* out = reinterpret_cast<float*>(base) + first;
-    const std::int64_t step = layout == CacheArrangement::kKeyGroups ? kGroupPositions : 1;
+    const std::int64_t step = layout == CacheArrangement::kKeyGroups     ? kGroupPositions
+                              : layout == CacheArrangement::kIndexPanels ? kPanelRows
+                                                                         : 1;
     for (int c = 0; c < plane.width; ++c) out[c * step] = in[c];
     return;
   }
   auto* out = reinterpret_cast<std::uint16_t*>(base) + first;
-  if (layout == CacheArrangement::kKeyGroups) {
-    for (int c = 0; c < plane.width; c += 2, out += 2 * kGroupPositions) {
+  if (layout == CacheArrangement::kKeyGroups || layout == CacheArrangement::kIndexPanels) {
+    const int lanes = layout == CacheArrangement::kKeyGroups ? kGroupPositions : kPanelRows;
+    for (int c = 0; c < plane.width; c += 2, out += 2 * lanes) {
       out[0] = f32_to_bf16(in[c]);
       out[1] = f32_to_bf16(in[c + 1]);
     }
     return;
   }
-  const std::int64_t step = layout == CacheArrangement::kValuePairs ? 2 : 1;
-  for (int c = 0; c < plane.width; ++c) out[c * step] = f32_to_bf16(in[c]);
+  if (layout == CacheArrangement::kPlain) {
+    for (int c = 0; c < plane.width; ++c) out[c] = f32_to_bf16(in[c]);
+    return;
+  }
+  const int head = head_width(plane);
+  for (int c = 0; c < plane.width; c += head, out += head * kGroupPositions) {
+    for (int i = 0; i < head; ++i) out[2 * i] = f32_to_bf16(in[c + i]);
+  }
 }
 
 }  // namespace
 
-CpuOps::CpuOps(const CpuKernels& kernels, ComputeType compute, ThreadPool& pool)
+CpuOps::CpuOps(const CpuKernels& kernels, ComputeType compute, ThreadPool& pool,
+               WeightTarget weights)
     : kernels_(kernels),
       compute_(compute),
+      packing_{compute, weights, kernels.rounds_to_bf16},
       pool_(pool),
-      worker_scratch_(static_cast<std::size_t>(pool.thread_count())) {}
+      worker_scratch_(static_cast<std::size_t>(pool.thread_count())),
+      expert_run_(kernels, pool) {}
 
 std::shared_ptr<std::byte> CpuOps::allocate(std::int64_t bytes) {
   return allocate_zeroed(bytes);
 }
 
 Result<std::unique_ptr<PackedMatrix>> CpuOps::pack(std::span<const WeightView> views) {
-  return pack_matrix(views, compute_, pool_, weight_memory_);
+  return pack_matrix(views, packing_, pool_, weight_memory_);
+}
+
+std::int64_t CpuOps::packed_bytes(const WeightView& view) const {
+  const std::int64_t panels = (view.rows + kPanelRows - 1) / kPanelRows;
+  return panels * panel_bytes(plan_pack(view, packing_).format, view.cols);
+}
+
+std::string CpuOps::packing() const {
+  return packing_name(packing_);
+}
+
+PackedImage CpuOps::image(const PackedMatrix& matrix) {
+  return image_of(static_cast<const CpuPackedMatrix&>(matrix), pool_);
+}
+
+Result<std::unique_ptr<PackedMatrix>> CpuOps::unpack(const PackedImage& image) {
+  return matrix_of(image, pool_, weight_memory_);
 }
 
 void CpuOps::embed(std::span<const Token> ids, const WeightView& table, TensorView out) {
@@ -92,6 +123,41 @@ void CpuOps::rms_norm(ConstTensorView in, ConstTensorView weight, float epsilon,
   });
 }
 
+void CpuOps::layer_norm(ConstTensorView in, ConstTensorView weight, ConstTensorView bias,
+                        float epsilon, TensorView out) {
+  CHECK(in.rank == 2 && out.rank == 2 && in.rows() == out.rows() && in.cols() == out.cols());
+  CHECK(weight.cols() == in.cols() && bias.cols() == in.cols());
+  const float* scale = weight.row<float>(0);
+  const float* shift = bias.row<float>(0);
+  const auto width = static_cast<double>(in.cols());
+  run_rows(in.rows(), in.cols() * 4, [&](std::int64_t t) {
+    const float* x = in.row<float>(t);
+    float* y = out.row<float>(t);
+    double mean = 0.0;
+    double variance = 0.0;
+    for (std::int64_t i = 0; i < in.cols(); ++i) mean += static_cast<double>(x[i]) / width;
+    for (std::int64_t i = 0; i < in.cols(); ++i) {
+      const double offset = static_cast<double>(x[i]) - mean;
+      variance += offset * offset / width;
+    }
+    const double inverse = 1.0 / std::sqrt(variance + static_cast<double>(epsilon));
+    for (std::int64_t i = 0; i < in.cols(); ++i) {
+      y[i] = static_cast<float>((static_cast<double>(x[i]) - mean) * inverse) * scale[i] + shift[i];
+    }
+  });
+}
+
+void CpuOps::copy_heads(ConstTensorView in, TensorView out) {
+  CHECK(in.rank == 3 && out.rank == 3 && in.shape == out.shape);
+  CHECK(in.dtype == DType::kF32 && out.dtype == DType::kF32);
+  run_rows(in.rows(), in.shape[1] * in.cols(), [&](std::int64_t t) {
+    for (std::int64_t h = 0; h < in.shape[1]; ++h) {
+      std::copy_n(in.row<float>(t) + h * in.stride[1], in.cols(),
+                  out.row<float>(t) + h * out.stride[1]);
+    }
+  });
+}
+
 void CpuOps::rope(TensorView heads, ConstTensorView cos_sin, RopeLayout layout) {
   CHECK(heads.rank == 3 && heads.dtype == DType::kF32 && cos_sin.dtype == DType::kF32);
   CHECK(cos_sin.rank == 3 && cos_sin.rows() == heads.rows() && heads.cols() % 2 == 0);
@@ -108,6 +174,7 @@ void CpuOps::store_cache(ConstTensorView rows, std::span<const std::int32_t> slo
                          const CachePlane& plane) {
   const auto count = static_cast<std::int64_t>(slots.size());
   CHECK(rows.rank == 2 && rows.dtype == DType::kF32 && rows.rows() == count);
+  CHECK(plane.width % head_width(plane) == 0);
   CHECK(rows.cols() == plane.width && (plane.dtype == DType::kF32 || plane.dtype == DType::kBF16));
   const std::int64_t slot_count = plane.block_count * plane.tokens_per_block;
   run_rows(count, plane.width * 2, [&](std::int64_t t) {

@@ -26,16 +26,17 @@ Status check_view(const WeightView& view, std::int64_t cols) {
         fmt::format("cannot fuse weight matrices of {} and {} columns", cols, view.cols));
   }
   const BlockShape shape = block_shape(view.format);
-  if (view.cols % shape.columns != 0) {
+  const bool planes = has_planes(view.format);
+  if (!planes && view.cols % shape.columns != 0) {
     return invalid_argument(fmt::format("{} columns are not a multiple of {}'s block of {}",
                                         view.cols, name(view.format), shape.columns));
   }
-  const std::int64_t bytes = view.rows * view.row_bytes();
+  const std::int64_t bytes = (planes ? view.planes.stored_rows : view.rows) * view.row_bytes();
   if (static_cast<std::int64_t>(view.data.size()) < bytes) {
     return data_loss(fmt::format("a {} x {} matrix in {} needs {} bytes and has {}", view.rows,
                                  view.cols, name(view.format), bytes, view.data.size()));
   }
-  if (view.tensor_scale != 1.0F && view.format != WeightFormat::kNVFP4) {
+  if (view.tensor_scale != 1.0F && view.format != WeightFormat::kNVFP4 && !planes) {
     return unimplemented(
         fmt::format("a tensor scale is only known for NVFP4, not for {}", name(view.format)));
   }
@@ -83,13 +84,27 @@ void put_scales(const UnpackedBlock& block, PanelTraits traits, int row, std::by
   }
 }
 
-void pack_grouped_row(const WeightView& view, std::int64_t row, PanelTraits traits, int lane,
-                      std::byte* panel) {
-  const std::byte* source = view.data.data() + row * view.row_bytes();
+// Block `b` of a row in the panel's codes; `values` is the row dequantized if the plan quantizes.
+void make_block(const WeightView& view, std::int64_t row, std::int64_t b, const PackPlan& plan,
+                const float* values, UnpackedBlock* block) {
+  if (plan.quantize) {
+    quantize_block(values + b * kBlockColumns, plan.format, block);
+  } else if (has_planes(view.format)) {
+    unpack_planes(view, row, b, plan.format, block);
+  } else {
+    unpack_block(view.format, view.data.data() + row * view.row_bytes(), b, view.tensor_scale,
+                 block);
+  }
+}
+
+void pack_grouped_row(const WeightView& view, std::int64_t row, const PackPlan& plan, int lane,
+                      float* values, std::byte* panel) {
+  const PanelTraits traits = panel_traits(plan.format);
   const bool super = traits.scale == ScaleKind::kSuper;
+  if (plan.quantize) dequantize_row(view, row, values);
   UnpackedBlock block{};
   for (std::int64_t b = 0; b < view.cols / kBlockColumns; ++b) {
-    unpack_block(view.format, source, b, view.tensor_scale, &block);
+    make_block(view, row, b, plan, values, &block);
     if (super && b % kSuperBlocks == 0) {
       put(panel + lane * 2, &block.super_scale_f16, 2);
       if (traits.has_min) put(panel + (kPanelRows + lane) * 2, &block.super_min_f16, 2);
@@ -114,16 +129,16 @@ void pack_float_row(const WeightView& view, std::int64_t row, PanelFormat format
   }
 }
 
-void pack_panel(const WeightView& view, PanelFormat format, std::int64_t index, float* values,
+void pack_panel(const WeightView& view, const PackPlan& plan, std::int64_t index, float* values,
                 std::byte* panel) {
-  const PanelTraits traits = panel_traits(format);
+  const PanelTraits traits = panel_traits(plan.format);
   const std::int64_t first = index * kPanelRows;
   const auto rows = static_cast<int>(std::min<std::int64_t>(kPanelRows, view.rows - first));
   for (int lane = 0; lane < rows; ++lane) {
     if (traits.group == 0) {
-      pack_float_row(view, first + lane, format, lane, values, panel);
+      pack_float_row(view, first + lane, plan.format, lane, values, panel);
     } else {
-      pack_grouped_row(view, first + lane, traits, lane, panel);
+      pack_grouped_row(view, first + lane, plan, lane, values, panel);
     }
   }
 }
@@ -144,21 +159,18 @@ std::int64_t panel_bytes(PanelFormat format, std::int64_t cols) {
   return (bytes + 63) / 64 * 64;
 }
 
-PanelFormat panel_format(WeightFormat format, ComputeType compute) {
-  if (compute == ComputeType::kFloat32 || format == WeightFormat::kF32) return PanelFormat::kF32;
-  return grouped_panel_format(format).value_or(PanelFormat::kBF16);
-}
-
 Result<std::unique_ptr<PackedMatrix>> pack_matrix(std::span<const WeightView> views,
-                                                  ComputeType compute, ThreadPool& pool,
+                                                  const PackSettings& settings, ThreadPool& pool,
                                                   Slabs& slabs) {
   if (views.empty()) return invalid_argument("cannot pack a weight matrix of no parts");
   auto matrix = std::make_unique<CpuPackedMatrix>();
   matrix->cols = views.front().cols;
+  std::vector<PackPlan> plans;
   for (const WeightView& view : views) {
     RETURN_IF_ERROR(check_view(view, matrix->cols));
     PackedSegment segment;
-    segment.format = panel_format(view.format, compute);
+    plans.push_back(plan_pack(view, settings));
+    segment.format = plans.back().format;
     segment.first_row = matrix->rows;
     segment.row_count = view.rows;
     segment.panel_bytes = panel_bytes(segment.format, view.cols);
@@ -178,7 +190,7 @@ Result<std::unique_ptr<PackedMatrix>> pack_matrix(std::span<const WeightView> vi
     pool.run(segment.panel_count(), [&](std::int64_t panel, int worker) {
       float* values = rows[static_cast<std::size_t>(worker)].get_array<float>(matrix->cols);
       std::byte* out = matrix->data.get() + segment.offset + panel * segment.panel_bytes;
-      pack_panel(views[i], segment.format, panel, values, out);
+      pack_panel(views[i], plans[i], panel, values, out);
     });
   }
   return std::unique_ptr<PackedMatrix>(std::move(matrix));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/cpu/kernels.h"
+#include "backends/cpu/pack_plan.h"
 #include "backends/cpu/scratch.h"
 #include "backends/cpu/thread_pool.h"
 #include "base/status.h"
@@ -58,13 +59,14 @@ class CpuPackedMatrix final : public PackedMatrix {
 // Bytes of one panel of `cols` columns, a multiple of 64. Requires: what check_views checks.
 std::int64_t panel_bytes(PanelFormat format, std::int64_t cols);
 
-// What `format` becomes under `compute`. F16 becomes BF16 on the fast path (its activations are
-// rounded to BF16 there too); every other format keeps its exact values.
-PanelFormat panel_format(WeightFormat format, ComputeType compute);
-
-// Packs in parallel on `pool` into memory of `slabs`.
+// Packs in parallel on `pool` into memory of `slabs`; plan_pack says what each view becomes.
 Result<std::unique_ptr<PackedMatrix>> pack_matrix(std::span<const WeightView> views,
-                                                  ComputeType compute, ThreadPool& pool,
+                                                  const PackSettings& settings, ThreadPool& pool,
                                                   Slabs& slabs);
+inline Result<std::unique_ptr<PackedMatrix>> pack_matrix(std::span<const WeightView> views,
+                                                         ComputeType compute, ThreadPool& pool,
+                                                         Slabs& slabs) {
+  return pack_matrix(views, PackSettings{compute}, pool, slabs);
+}
 
 }  // namespace kun

@@ -23,6 +23,7 @@ std::optional<PanelFormat> grouped_panel_format(WeightFormat format) {
     case WeightFormat::kIQ4_XS: return PanelFormat::k8Super;
     case WeightFormat::kMXFP4: return PanelFormat::k8F32;
     case WeightFormat::kNVFP4: return PanelFormat::k8F32Group16;
+    default: break;  // codes with planes: unpack_planes.h
   }
   return std::nullopt;
 }
@@ -47,6 +48,7 @@ void unpack_block(WeightFormat format, const std::byte* row, std::int64_t block,
     case WeightFormat::kIQ4_XS:
     case WeightFormat::kMXFP4:
     case WeightFormat::kNVFP4: unpack_codebook(format, row, block, tensor_scale, out); return;
+    default: CHECK(false);
   }
 }
 

@@ -1,0 +1,212 @@
+#include "backends/cpu/grouped_product.h"
+
+#include <algorithm>
+
+#include "backends/cpu/cpu_ops.h"
+#include "base/check.h"
+
+namespace kun {
+namespace {
+
+constexpr std::int64_t kItemsPerThread = 8;
+// Less is not worth fetching from the queue; more leaves the last thread alone for too long.
+constexpr std::int64_t kItemBytesMin = std::int64_t{32} << 10;
+constexpr std::int64_t kItemBytesMax = std::int64_t{1} << 20;
+// As in cpu_linear.cc: beyond this many tiles of rows, a tile meets several panels while it is in
+// the first-level cache; up to it, a panel meets all tiles.
+constexpr std::int64_t kStreamingTilesMax = 12;
+constexpr std::int64_t kPanelsPerPass = 4;
+
+std::int64_t panel_count(const ProductGroup& group, bool gated) {
+  return gated ? group.weight->segments.front().panel_count() : group.weight->panel_count();
+}
+
+void clamp_gate(float limit, float* gate, float* up) {
+  for (int i = 0; i < kPanelRows; ++i) {
+    gate[i] = std::min(gate[i], limit);
+    up[i] = std::clamp(up[i], -limit, limit);
+  }
+}
+
+}  // namespace
+
+std::int64_t GroupedProduct::row_bytes(Form form, std::int64_t cols) {
+  if (form == kFloat) return cols * 4;
+  if (form == kBf16Pairs) return (cols + 1) / 2 * 4;
+  return cols / kBlockColumns * static_cast<std::int64_t>(sizeof(ActivationBlock));
+}
+
+GroupedProduct::Form GroupedProduct::form_of(PanelFormat format) const {
+  if (format == PanelFormat::kF32) return kFloat;
+  if (format != PanelFormat::kBF16) return kBlocks;
+  return kernels_.rounds_to_bf16 ? kBf16Pairs : kFloat;
+}
+
+// Gives every part room for its forms.
+void GroupedProduct::place_forms(const Input& input, std::span<const ProductGroup> groups) {
+  std::vector<std::int64_t> offsets(input.parts.size() * kFormCount, -1);
+  std::int64_t bytes = 0;
+  for (const ProductGroup& group : groups) {
+    const ProductRows& part = input.parts[group.rows];
+    CHECK(group.weight->cols == part.cols);
+    for (const PackedSegment& segment : group.weight->segments) {
+      const Form form = form_of(segment.format);
+      std::int64_t& offset = offsets[group.rows * kFormCount + form];
+      if (offset >= 0) continue;
+      offset = bytes;
+      bytes += (part.count * row_bytes(form, part.cols) + 63) / 64 * 64;
+    }
+  }
+  std::byte* base = scratch_.get(bytes);
+  converted_.assign(input.parts.size(), {});
+  for (std::size_t p = 0; p < input.parts.size(); ++p) {
+    for (int form = 0; form < kFormCount; ++form) {
+      const std::int64_t offset = offsets[p * kFormCount + static_cast<std::size_t>(form)];
+      if (offset >= 0) converted_[p].forms[form] = base + offset;
+    }
+  }
+}
+
+// [tile][column, pair or block][row of the tile]
+void GroupedProduct::convert_tile(const Input& input, std::size_t index, std::int64_t tile,
+                                  Form form) const {
+  const ProductRows& part = input.parts[index];
+  const TokenTiles tiles(part.count);
+  const std::int64_t stride = tiles.size(tile);
+  std::byte* base = converted_[index].forms[form] + tiles.first(tile) * row_bytes(form, part.cols);
+  for (std::int64_t lane = 0; lane < stride; ++lane) {
+    const float* x = input.rows[static_cast<std::size_t>(part.first + tiles.first(tile) + lane)];
+    if (form == kBlocks) {
+      kernels_.quantize(x, part.cols, reinterpret_cast<ActivationBlock*>(base) + lane, stride);
+    } else if (form == kBf16Pairs) {
+      kernels_.to_bf16_pairs(x, part.cols, reinterpret_cast<std::uint32_t*>(base) + lane, stride);
+    } else {
+      float* out = reinterpret_cast<float*>(base) + lane;
+      for (std::int64_t c = 0; c < part.cols; ++c) out[c * stride] = x[c];
+    }
+  }
+}
+
+void GroupedProduct::convert(const Input& input, std::span<const ProductGroup> groups) {
+  place_forms(input, groups);
+  tiles_.clear();
+  for (std::size_t p = 0; p < input.parts.size(); ++p) {
+    const std::int64_t count = TokenTiles(input.parts[p].count).count;
+    for (std::int64_t t = 0; t < count; ++t) tiles_.emplace_back(p, t);
+  }
+  pool_.run(static_cast<std::int64_t>(tiles_.size()), [&](std::int64_t i, int) {
+    const auto& [part, tile] = tiles_[static_cast<std::size_t>(i)];
+    for (int form = 0; form < kFormCount; ++form) {
+      if (converted_[part].forms[form] == nullptr) continue;
+      convert_tile(input, part, tile, static_cast<Form>(form));
+    }
+  });
+}
+
+// Runs of panels of about equal cost in bytes, which with few rows is their cost in time.
+void GroupedProduct::cut(const Input& input, std::span<const ProductGroup> groups, bool gated) {
+  std::int64_t bytes = 0;
+  for (const ProductGroup& group : groups) bytes += group.weight->bytes;
+  const std::int64_t item_bytes =
+      std::clamp(bytes / (kItemsPerThread * pool_.thread_count()), kItemBytesMin, kItemBytesMax);
+  items_.clear();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::int64_t panels = panel_count(groups[g], gated);
+    const std::int64_t tiles = TokenTiles(input.parts[groups[g].rows].count).count;
+    std::int64_t step = std::max<std::int64_t>(1, item_bytes * panels / groups[g].weight->bytes);
+    if (tiles > kStreamingTilesMax) step = std::min(step, kPanelsPerPass);
+    for (std::int64_t first = 0; first < panels; first += step) {
+      items_.push_back({static_cast<std::int32_t>(g), static_cast<std::int32_t>(first),
+                        static_cast<std::int32_t>(std::min(panels, first + step))});
+    }
+  }
+}
+
+template <class Body>
+void GroupedProduct::run_items(const Input& input, std::span<const ProductGroup> groups,
+                               const Body& body) {
+  pool_.run(static_cast<std::int64_t>(items_.size()), [&](std::int64_t i, int) {
+    const Item& item = items_[static_cast<std::size_t>(i)];
+    const ProductGroup& group = groups[static_cast<std::size_t>(item.group)];
+    const std::int64_t tiles = TokenTiles(input.parts[group.rows].count).count;
+    if (tiles > kStreamingTilesMax) {
+      for (std::int64_t t = 0; t < tiles; ++t) {
+        for (std::int64_t p = item.first_panel; p < item.end_panel; ++p) body(group, p, t);
+      }
+      return;
+    }
+    for (std::int64_t p = item.first_panel; p < item.end_panel; ++p) {
+      for (std::int64_t t = 0; t < tiles; ++t) body(group, p, t);
+    }
+  });
+}
+
+// call->out must point at the tile's first row and the panel's first column.
+void GroupedProduct::call_kernel(const Input& input, const ProductGroup& group, std::int64_t panel,
+                                 std::int64_t tile, LinearTile* call) const {
+  const PanelPlace place = group.weight->locate(panel);
+  const PackedSegment& segment = *place.segment;
+  const ProductRows& part = input.parts[group.rows];
+  const TokenTiles tiles(part.count);
+  const Form form = form_of(segment.format);
+  call->panel = group.weight->panel(segment, place.index);
+  call->cols = group.weight->cols;
+  call->activations =
+      converted_[group.rows].forms[form] + tiles.first(tile) * row_bytes(form, part.cols);
+  call->tokens = tiles.size(tile);
+  call->rows = static_cast<int>(
+      std::min<std::int64_t>(kPanelRows, segment.row_count - place.index * kPanelRows));
+  kernels_.linear[static_cast<std::size_t>(segment.format)](*call);
+}
+
+void GroupedProduct::multiply(const Input& input, std::span<const ProductGroup> groups,
+                              std::int64_t out_stride) {
+  convert(input, groups);
+  cut(input, groups, false);
+  run_items(input, groups, [&](const ProductGroup& group, std::int64_t panel, std::int64_t tile) {
+    LinearTile call{};
+    const TokenTiles tiles(input.parts[group.rows].count);
+    call.out = group.out + tiles.first(tile) * out_stride + group.weight->locate(panel).row;
+    call.out_stride = out_stride;
+    call_kernel(input, group, panel, tile, &call);
+  });
+}
+
+// A panel of gates and the panel of ups beside it; gates wait in a buffer, too, because the last
+// panel may be narrower than the kernels' vectors.
+void GroupedProduct::multiply_gated_panel(const Input& input, const ProductGroup& group,
+                                          std::int64_t panel, std::int64_t tile,
+                                          std::int64_t out_stride, float limit) const {
+  alignas(64) float gates[kTileTokens * kPanelRows];
+  alignas(64) float ups[kTileTokens * kPanelRows];
+  const PackedSegment& half = group.weight->segments.front();
+  const TokenTiles tiles(input.parts[group.rows].count);
+  LinearTile call{};
+  call.out_stride = kPanelRows;
+  call.out = gates;
+  call_kernel(input, group, panel, tile, &call);
+  call.out = ups;
+  call_kernel(input, group, half.panel_count() + panel, tile, &call);
+  for (int i = 0; i < call.tokens; ++i) {
+    float* gate = gates + i * kPanelRows;
+    float* up = ups + i * kPanelRows;
+    if (limit != 0.0F) clamp_gate(limit, gate, up);
+    kernels_.silu_gate(
+        gate, up, group.out + (tiles.first(tile) + i) * out_stride + panel * kPanelRows, call.rows);
+  }
+}
+
+void GroupedProduct::multiply_gated(const Input& input, std::span<const ProductGroup> groups,
+                                    std::int64_t out_stride, float limit) {
+  for (const ProductGroup& group : groups) {
+    const std::vector<PackedSegment>& segments = group.weight->segments;
+    CHECK(segments.size() == 2 && segments[0].row_count == segments[1].row_count);
+  }
+  convert(input, groups);
+  cut(input, groups, true);
+  run_items(input, groups, [&](const ProductGroup& group, std::int64_t panel, std::int64_t tile) {
+    multiply_gated_panel(input, group, panel, tile, out_stride, limit);
+  });
+}
+
+}  // namespace kun
