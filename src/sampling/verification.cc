@@ -8,10 +8,12 @@ namespace kun {
 void Verification::take(std::span<const float> logits, const SamplingRow& row, SliceResult& slice) {
   if (slice_ != &slice) over_ = false;
   slice_ = &slice;
-  if (over_ || slice.corrupted) return;
+  if (over_ || slice.corrupted || slice.starved) return;
   std::optional<SampledToken> token = sampler_.sample(logits, row);
-  slice.corrupted = !token.has_value();
-  if (slice.corrupted) return;
+  if (!token.has_value()) {
+    (sampler_.starved() ? slice.starved : slice.corrupted) = true;
+    return;
+  }
   over_ = row.draft != kNoDraft && row.draft != token->token;
   slice.tokens.push_back(*std::move(token));
 }

@@ -21,7 +21,7 @@ class Verification {
  public:
   explicit Verification(Sampler& sampler) : sampler_(sampler) {}
 
-  // Appends the row's token to its slice, or marks the slice as corrupted.
+  // Appends the row's token to its slice, or marks the slice as corrupted or starved.
   void take(std::span<const float> logits, const SamplingRow& row, SliceResult& slice);
 
  private:

@@ -13,6 +13,7 @@ const std::vector<DraftWish>& Scheduler::Impl::draft_wishes() {
   acceptances_.clear();
   for (const SequencePtr& sequence : running_) {
     if (sequence->ended || !sequence->decoding()) continue;
+    if (sequence->constraint != nullptr) continue;  // its masks are known one token ahead only
     decoding_.push_back(sequence.get());
     acceptances_.push_back(&sequence->acceptance);
   }
