@@ -131,6 +131,7 @@ Result<Loaded> load(const Arguments& arguments, Server& server) {
   Loaded loaded;
   ASSIGN_OR_RETURN(loaded.open.device, open_device(arguments.model));
   BundleOptions options = arguments.bundle;
+  ASSIGN_OR_RETURN(options.packed_cache_folder, packed_cache_folder(arguments.model));
   options.progress = [&server](std::int64_t done, std::int64_t total) {
     server.set_loading_progress(
         total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0.0,
