@@ -26,6 +26,7 @@ set(runtime_test_externals ZLIB::ZLIB)
 # simdjson is header-only and has a define: who includes it without linking it breaks the one
 # definition rule.
 set(golden_test_externals simdjson::simdjson)
+set(formats_test_externals simdjson::simdjson)
 set(server_externals Boost::headers Boost::json OpenSSL::SSL OpenSSL::Crypto prometheus-cpp::core)
 
 # Headers of other people do not have to pass our warnings.

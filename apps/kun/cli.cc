@@ -39,6 +39,7 @@ void add_model_arguments(CLI::App& command, ModelArguments& arguments) {
           "arithmetic and cache: auto (fast path, bfloat16 cache), bfloat16, float32 (exact)")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
       ->capture_default_str();
+  add_weight_arguments(command, arguments);
   command.add_option("--kernels", arguments.kernels,
                      fmt::format("kernel table: {} (default: the best of this machine)",
                                  fmt::join(cpu_kernel_names(), ", ")));
@@ -54,6 +55,7 @@ Result<std::unique_ptr<Device>> open_device(const ModelArguments& arguments) {
   options.thread_count = arguments.threads;
   options.kernels = arguments.kernels;
   options.compute = arguments.dtype == "float32" ? ComputeType::kFloat32 : ComputeType::kBFloat16;
+  ASSIGN_OR_RETURN(options.weights, weight_target(arguments));
   return open_cpu_device(options);
 }
 
@@ -62,6 +64,7 @@ Result<OpenModel> open_model(const ModelArguments& arguments) {
   ASSIGN_OR_RETURN(open.device, open_device(arguments));
   BundleOptions options;
   options.progress = progress_line(arguments.quiet);
+  ASSIGN_OR_RETURN(options.packed_cache_folder, packed_cache_folder(arguments));
   ASSIGN_OR_RETURN(open.bundle, load_bundle(arguments.model, *open.device, options));
   return open;
 }

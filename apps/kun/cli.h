@@ -32,10 +32,14 @@ struct ModelArguments {
   std::string model;
   std::string dtype = "auto";
   std::string kernels;
+  std::string weight_format = "auto";
+  std::string quantization;  // vLLM's name for a weight format
+  std::string weights_cache = "auto";
   int threads = 0;
   bool quiet = false;
 };
 void add_model_arguments(CLI::App& command, ModelArguments& arguments);
+void add_weight_arguments(CLI::App& command, ModelArguments& arguments);
 
 // A device and the model loaded onto it, the loading shown on standard error.
 struct OpenModel {
@@ -43,6 +47,10 @@ struct OpenModel {
   std::unique_ptr<ModelBundle> bundle;
 };
 Result<std::unique_ptr<Device>> open_device(const ModelArguments& arguments);
+// What the weights become, of --weight-format and --quantization together.
+Result<WeightTarget> weight_target(const ModelArguments& arguments);
+// The folder of packed weights that --weights-cache means; empty: none.
+Result<std::string> packed_cache_folder(const ModelArguments& arguments);
 Result<OpenModel> open_model(const ModelArguments& arguments);
 
 // The whole of a file, or of standard input for "-"; at most 1 GiB.

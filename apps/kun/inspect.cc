@@ -1,15 +1,20 @@
 // kun inspect: what is in a checkpoint, and what serving it will need.
 #include <fmt/format.h>
 
+#include <array>
 #include <map>
+#include <utility>
 
+#include "backends/cpu/cpu_device.h"
 #include "cli.h"
+#include "runtime/weight_plan.h"
 
 namespace kun {
 namespace {
 
 struct Arguments {
   std::string model;
+  std::string kernels;
   int context = 4096;
   int users = 16;
   bool tensors = false;
@@ -64,6 +69,35 @@ Status print_memory_plan(const Checkpoint& checkpoint, const Arguments& argument
   return {};
 }
 
+// A row for each form that weights may take: what they need, and what bounds a token's time.
+Status print_weight_plans(const Checkpoint& checkpoint, const Arguments& arguments) {
+  constexpr std::array<std::pair<const char*, WeightTarget>, 5> kTargets{
+      {{"auto", WeightTarget::kAuto},
+       {"as-stored", WeightTarget::kAsStored},
+       {"bf16", WeightTarget::kBF16},
+       {"int8", WeightTarget::kInt8},
+       {"int4", WeightTarget::kInt4}}};
+  fmt::print("weights        by --weight-format: in memory, read for one token\n");
+  for (const auto& [name, target] : kTargets) {
+    ASSIGN_OR_RETURN(
+        const auto device,
+        open_cpu_device({.thread_count = 1, .kernels = arguments.kernels, .weights = target}));
+    const auto planned = plan_weights(checkpoint, device->ops());
+    if (!planned) {  // what can be told is still worth telling
+      fmt::print("  not loadable: {}\n", planned.error().message());
+      return {};
+    }
+    const WeightPlan& plan = *planned;
+    fmt::print("  {:12} {:10.1f} MiB {:10.1f} MiB\n", name,
+               static_cast<double>(plan.packed_bytes) / kMib,
+               static_cast<double>(plan.token_bytes) / kMib);
+    if (target != WeightTarget::kInt4) continue;
+    fmt::print("  embeddings   {:10.1f} MiB mapped from the file, one row a token\n",
+               static_cast<double>(plan.table_bytes) / kMib);
+  }
+  return {};
+}
+
 Status run(const Arguments& arguments) {
   ASSIGN_OR_RETURN(const std::string path, resolve_model(arguments.model));
   ASSIGN_OR_RETURN(const auto checkpoint, open_checkpoint(path));
@@ -73,6 +107,7 @@ Status run(const Arguments& arguments) {
              checkpoint->kind() == CheckpointKind::kGguf ? "GGUF" : "Hugging Face");
   fmt::print("architecture   {}\n", checkpoint->config().architecture());
   print_formats(tensors);
+  RETURN_IF_ERROR(print_weight_plans(*checkpoint, arguments));
   RETURN_IF_ERROR(print_memory_plan(*checkpoint, arguments));
   if (!arguments.tensors) return {};
   for (const StoredTensor& tensor : tensors) {
@@ -96,6 +131,8 @@ void add_inspect_command(CLI::App& app, Action& action) {
   command->add_option("--users", arguments->users, "users in the memory plan")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  command->add_option("--kernels", arguments->kernels,
+                      "kernel table that the weights are planned for (default: the best here)");
   command->add_flag("--tensors", arguments->tensors, "list every tensor");
   command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
 }

@@ -132,6 +132,7 @@ Result<Loaded> load(const Arguments& arguments, LoadProgress progress) {
   Loaded loaded;
   ASSIGN_OR_RETURN(loaded.open.device, open_device(arguments.model));
   BundleOptions options = arguments.bundle;
+  ASSIGN_OR_RETURN(options.packed_cache_folder, packed_cache_folder(arguments.model));
   options.progress = std::move(progress);
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(loaded.open.bundle,

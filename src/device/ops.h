@@ -53,9 +53,8 @@ class Ops {
 
   // A name for all that pack() depends on besides the views; empty: images cannot be made.
   virtual std::string packing() const { return {}; }
-  // A matrix of this device as bytes that live as long as it does. Requires: packing() has a name.
+  // A matrix as bytes that live as long as it does, and the way back: kDataLoss if they changed.
   virtual PackedImage image(const PackedMatrix&) { return {}; }
-  // The way back, copied and verified; kDataLoss when the image is not what it was.
   virtual Result<std::unique_ptr<PackedMatrix>> unpack(const PackedImage&) {
     return unimplemented("this device keeps no packed weights");
   }

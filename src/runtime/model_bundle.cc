@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/log.h"
 #include "models/registry.h"
 #include "models/script_model.h"
 #include "runtime/chat_template_file.h"
@@ -146,7 +147,18 @@ Result<std::unique_ptr<ModelBundle>> load_bundle(const std::string& model, Devic
     model_options.progress = [report = options.progress, total = total_bytes(*bundle->checkpoint)](
                                  std::int64_t done) { report(done, total); };
   }
+  if (!options.packed_cache_folder.empty()) {
+    bundle->packed_cache = std::make_unique<PackedCache>(
+        options.packed_cache_folder, bundle->checkpoint->files(), device.ops().packing());
+    model_options.cache = bundle->packed_cache.get();
+  }
   ASSIGN_OR_RETURN(bundle->model, load_model(*bundle->checkpoint, device.ops(), model_options));
+  if (bundle->packed_cache != nullptr) {
+    if (bundle->packed_cache->found()) {
+      LOG(kInfo, fmt::format("packed weights read from {}", bundle->packed_cache->path().string()));
+    }
+    bundle->packed_cache->finish();
+  }
   bundle->vocabulary_limit = bundle->model->vocabulary_size();
   if (bundle->tokenizer != nullptr) {
     bundle->vocabulary_limit =

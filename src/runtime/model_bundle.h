@@ -13,12 +13,14 @@
 #include "models/model.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "weights/packed_cache.h"
 
 namespace kun {
 
 struct ModelBundle {
   std::string name;                              // what the API calls it unless told otherwise
   std::unique_ptr<const Checkpoint> checkpoint;  // nullptr for script models
+  std::unique_ptr<PackedCache> packed_cache;     // nullptr when none is kept
   std::shared_ptr<const Model> model;
   std::unique_ptr<const Tokenizer> tokenizer;         // nullptr when the files have none
   std::unique_ptr<const ChatTemplate> chat_template;  // nullptr when the files have none
@@ -31,8 +33,9 @@ struct ModelBundle {
 using LoadProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 struct BundleOptions {
-  std::string tokenizer_path;      // empty: beside the weights
-  std::string chat_template_path;  // empty: the files' own
+  std::string tokenizer_path;       // empty: beside the weights
+  std::string chat_template_path;   // empty: the files' own
+  std::string packed_cache_folder;  // where packed weights are kept; empty: nowhere
   LoadProgress progress;
 };
 
