@@ -32,6 +32,8 @@ struct ModelArguments {
   std::string dtype = "auto";
   std::string kernels;
   int threads = 0;
+  std::string cpus;
+  std::string numa = "auto";
   bool quiet = false;
 };
 void add_model_arguments(CLI::App& command, ModelArguments& arguments);
