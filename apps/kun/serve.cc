@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "cli.h"
 #include "runtime/engine_setup.h"
+#include "serve_model.h"
 #include "server/server.h"
 
 namespace kun {
@@ -24,7 +25,10 @@ struct Arguments {
   std::string generation_config = "auto";
   std::string metrics_access = "open";
   std::string health_access = "open";
+  std::string reasoning_parser = "auto";
+  std::string tool_call_parser = "auto";
   double step_time_target_ms = 0.0;
+  std::string speculative_config;
   int shutdown_timeout_seconds = 60;
 };
 
@@ -66,6 +70,23 @@ SamplingDefaults sampling_defaults(const Arguments& arguments, const ModelBundle
   return defaults;
 }
 
+// What the flags name, else what the chat template tells.
+AnswerSyntax answer_syntax(const Arguments& arguments, const ModelBundle& bundle) {
+  AnswerSyntax syntax;
+  if (bundle.chat_template != nullptr)
+    syntax = detect_answer_syntax(bundle.chat_template->source());
+  syntax.reasoning = parse_reasoning_syntax(arguments.reasoning_parser).value_or(syntax.reasoning);
+  syntax.tools = parse_tool_syntax(arguments.tool_call_parser).value_or(syntax.tools);
+  return syntax;
+}
+
+// The names of a flag's values, and "auto" before them.
+std::vector<std::string> with_auto(const std::vector<std::string_view>& names) {
+  std::vector<std::string> all = {"auto"};
+  all.insert(all.end(), names.begin(), names.end());
+  return all;
+}
+
 ServedModel served_model(const Arguments& arguments, const ModelBundle& bundle,
                          const EngineSetup& setup) {
   const auto piece = [&bundle](std::optional<Token> token) {
@@ -81,6 +102,7 @@ ServedModel served_model(const Arguments& arguments, const ModelBundle& bundle,
   model.eos_token = piece(bundle.tokenizer->eos());
   model.context_length = setup.context_length;
   model.defaults = sampling_defaults(arguments, bundle);
+  model.syntax = answer_syntax(arguments, bundle);
   model.end_tokens = bundle.end_tokens;
   model.created = std::time(nullptr);
   model.cache_config = {
@@ -106,15 +128,11 @@ struct Loaded {
   EngineSetup setup;
 };
 
-Result<Loaded> load(const Arguments& arguments, Server& server) {
+Result<Loaded> load(const Arguments& arguments, LoadProgress progress) {
   Loaded loaded;
   ASSIGN_OR_RETURN(loaded.open.device, open_device(arguments.model));
   BundleOptions options = arguments.bundle;
-  options.progress = [&server](std::int64_t done, std::int64_t total) {
-    server.set_loading_progress(
-        total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0.0,
-        "loading weights");
-  };
+  options.progress = std::move(progress);
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(loaded.open.bundle,
                    load_bundle(arguments.model.model, *loaded.open.device, options));
@@ -124,6 +142,8 @@ Result<Loaded> load(const Arguments& arguments, Server& server) {
   }
   EngineSettings settings = arguments.engine;
   ASSIGN_OR_RETURN(settings.context_length_max, parse_length(arguments.max_model_len));
+  ASSIGN_OR_RETURN(settings.speculator, load_speculator(arguments.speculative_config,
+                                                        *loaded.open.bundle, *loaded.open.device));
   settings.step_time_target_us = static_cast<std::int64_t>(arguments.step_time_target_ms * 1e3);
   ASSIGN_OR_RETURN(loaded.setup,
                    make_engine(*loaded.open.bundle, loaded.open.device->ops(), settings));
@@ -142,11 +162,20 @@ Status run(Arguments arguments) {
     const char* key = std::getenv(variable);
     if (key != nullptr && *key != '\0') arguments.server.api_keys.emplace_back(key);
   }
+  // Before the server says that it is loading: a bad option is no reason to load.
+  if (const auto config = parse_speculative_config(arguments.speculative_config); !config) {
+    return config.error();
+  }
   arguments.server.metrics_access = parse_access(arguments.metrics_access);
   arguments.server.health_access = parse_access(arguments.health_access);
   arguments.server.version = KUN_VERSION;
   ASSIGN_OR_RETURN(const auto server, Server::start(arguments.server));
-  ASSIGN_OR_RETURN(const Loaded loaded, load(arguments, *server));
+  const auto progress = [&server = *server](std::int64_t done, std::int64_t total) {
+    server.set_loading_progress(
+        total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0.0,
+        "loading weights");
+  };
+  ASSIGN_OR_RETURN(const Loaded loaded, load(arguments, progress));
   ServedModel model = served_model(arguments, *loaded.open.bundle, loaded.setup);
   const std::string name = model.names.front();
   server->set_model(std::move(model));
@@ -210,7 +239,17 @@ void add_model_flags(CLI::App& command, Arguments& a) {
       ->capture_default_str();
   command.add_option("--tokenizer", a.bundle.tokenizer_path, "folder of another tokenizer.json");
   command.add_option("--chat-template", a.bundle.chat_template_path,
-                     "file with another chat template");
+                     "file with another chat template, or deepseek_v32 or deepseek_v4");
+  command
+      .add_option("--reasoning-parser", a.reasoning_parser,
+                  "marks around the model's thoughts (auto: as its chat template has them)")
+      ->check(CLI::IsMember(with_auto(reasoning_syntax_names())))
+      ->capture_default_str();
+  command
+      .add_option("--tool-call-parser", a.tool_call_parser,
+                  "marks around the model's tool calls (auto: as its chat template has them)")
+      ->check(CLI::IsMember(with_auto(tool_syntax_names())))
+      ->capture_default_str();
   command.add_flag("--trust-request-chat-template", a.server.allow_request_chat_template,
                    "accept templates that come in requests (they run on this machine)");
   command
@@ -255,10 +294,33 @@ void add_engine_flags(CLI::App& command, Arguments& a) {
       ->capture_default_str();
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", a.engine.prefix_caching,
                    "reuse the cache of prompts that begin alike (default: on)");
+  command.add_option("--speculative-config", a.speculative_config,
+                     "JSON as vLLM's: {\"method\":\"ngram\",\"num_speculative_tokens\":4,"
+                     "\"prompt_lookup_max\":4} or {\"method\":\"draft_model\",\"model\":PATH,...}");
   command.add_option("--trace", a.engine.trace_path, "write every step's plan to this file");
 }
 
 }  // namespace
+
+OpenModelToServe add_serve_model_flags(CLI::App& command) {
+  auto arguments = std::make_shared<Arguments>();
+  // Nobody waits for an answer here, and the caller bounds what it sends.
+  arguments->engine.sequences_waiting_max = 1 << 20;
+  add_model_arguments(command, arguments->model);
+  add_model_flags(command, *arguments);
+  add_engine_flags(command, *arguments);
+  return [arguments]() -> Result<std::unique_ptr<ModelToServe>> {
+    ASSIGN_OR_RETURN(Loaded loaded, load(*arguments, {}));
+    auto model = std::make_unique<ModelToServe>();
+    model->open = std::move(loaded.open);
+    model->setup = std::move(loaded.setup);
+    model->served = served_model(*arguments, *model->open.bundle, model->setup);
+    model->options = arguments->server;
+    model->options.version = KUN_VERSION;
+    model->sequences_running_max = arguments->engine.sequences_running_max;
+    return model;
+  };
+}
 
 void add_serve_command(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand("serve", "OpenAI-compatible server");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "executor/token_score.h"
 
 namespace kun {
 
@@ -27,6 +28,7 @@ Status Worker::allocate_cache() {
                     "are given",
                     layout.groups.size(), options_.block_counts.size()));
   }
+  group_planes_.resize(layout.groups.size());
   for (std::size_t g = 0; g < layout.groups.size(); ++g) {
     const KvGroup& group = layout.groups[g];
     const std::int64_t block_count = options_.block_counts[g];
@@ -55,6 +57,7 @@ Status Worker::allocate_cache() {
         }
         bytes.data = cache_bytes_.back().get();
         cache_.planes[index].push_back(bytes);
+        group_planes_[g].push_back(bytes);
       }
     }
   }
@@ -62,19 +65,16 @@ Status Worker::allocate_cache() {
 }
 
 void Worker::copy_blocks(const BatchPlan& plan) {
-  const KvLayout& layout = model_->kv_layout();
   for (const BlockCopy& copy : plan.block_copies) {
     const auto group_index = static_cast<std::size_t>(copy.group);
-    CHECK(group_index < layout.groups.size());
+    CHECK(group_index < group_planes_.size());
     const int block_count = options_.block_counts[group_index];
     CHECK(copy.from >= 0 && copy.from < block_count && copy.to >= 0 && copy.to < block_count);
     if (copy.from == copy.to) continue;
-    for (const int layer : layout.groups[group_index].layers) {
-      for (const CachePlane& plane : cache_.planes[static_cast<std::size_t>(layer)]) {
-        const std::int64_t bytes = plane.block_bytes();
-        std::memcpy(plane.data + copy.to * bytes, plane.data + copy.from * bytes,
-                    static_cast<std::size_t>(bytes));
-      }
+    for (const CachePlane& plane : group_planes_[group_index]) {
+      const std::int64_t bytes = plane.block_bytes();
+      std::memcpy(plane.data + copy.to * bytes, plane.data + copy.from * bytes,
+                  static_cast<std::size_t>(bytes));
     }
   }
 }
@@ -198,14 +198,18 @@ StepResult Worker::sample(const BatchPlan& plan, const SamplingBatch& sampling) 
   }
   CHECK(sampling.rows.size() == wanted_count);
   std::size_t row = 0;
+  Verification verification(sampler_);
   result.status = for_each_row(plan, [&](std::size_t s, std::int32_t, auto logits) {
-    auto token = sampler_.sample(logits, sampling.rows[row++]);
+    const SamplingRow& wanted = sampling.rows[row++];
     SliceResult& slice = result.slices[s];
-    slice.corrupted = slice.corrupted || !token.has_value();
-    if (!slice.corrupted) slice.tokens.push_back(*std::move(token));
+    if (wanted.given < 0) return verification.take(logits, wanted, slice);
+    auto token =
+        score_token(logits, options_.vocabulary_limit, wanted.given, wanted.given_top_count);
+    slice.corrupted |= !token.has_value();
+    if (token.has_value()) slice.tokens.push_back(*std::move(token));
   });
   for (SliceResult& slice : result.slices) {
-    if (slice.corrupted) slice.tokens.clear();
+    if (slice.corrupted || slice.starved) slice.tokens.clear();
   }
   phase_count_.fetch_add(1);
   return result;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "plan/sampling_batch.h"
 #include "plan/step_result.h"
 #include "sampling/sampler.h"
+#include "sampling/verification.h"
 
 namespace kun {
 
@@ -81,6 +83,7 @@ class Worker {
 
   std::vector<std::shared_ptr<std::byte>> cache_bytes_;
   KvStorage cache_;
+  std::vector<std::vector<CachePlane>> group_planes_;  // [KV group]: its planes in all layers
   ForwardBatch batch_;  // rebuilt each step; spans point into the plan
   std::shared_ptr<std::byte> hidden_;
   std::shared_ptr<std::byte> logits_;

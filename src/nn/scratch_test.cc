@@ -27,6 +27,19 @@ class CountingOps final : public Ops {
   void store_cache(ConstTensorView, std::span<const std::int32_t>, const CachePlane&) override {}
   void attention(const AttentionArguments&) override {}
   void silu_gate(ConstTensorView, TensorView) override {}
+  void layer_norm(ConstTensorView, ConstTensorView, ConstTensorView, float, TensorView) override {}
+  void copy_heads(ConstTensorView, TensorView) override {}
+  void linear_groups(ConstTensorView, std::span<const PackedMatrix* const>, TensorView) override {}
+  void route(const RouteArguments&) override {}
+  void experts(const ExpertArguments&) override {}
+  void latent_attention(const LatentAttentionArguments&) override {}
+  void load_cache(const CachePlane&, std::span<const std::int32_t>, std::int64_t,
+                  TensorView) override {}
+  void choose_entries(const ChooseArguments&) override {}
+  void compress(const CompressArguments&) override {}
+  void hyper_weights(const HyperWeightsArguments&) override {}
+  void hyper_collapse(ConstTensorView, ConstTensorView, TensorView) override {}
+  void hyper_expand(ConstTensorView, ConstTensorView, TensorView) override {}
   std::uint64_t progress() const override { return 0; }
 
   int count = 0;
