@@ -48,12 +48,21 @@ void add_model_arguments(CLI::App& command, ModelArguments& arguments) {
                   "compute threads (0: one per core that this process may use)")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  command.add_option("--cpus", arguments.cpus,
+                     "processors to run on and to pin threads to, as 0-31,64 (default: all)");
+  command
+      .add_option(
+          "--numa", arguments.numa,
+          "memory nodes: auto (each keeps its rows of the weights), off, or a list to run on")
+      ->capture_default_str();
 }
 
 Result<std::unique_ptr<Device>> open_device(const ModelArguments& arguments) {
   DeviceOptions options;
   options.thread_count = arguments.threads;
   options.kernels = arguments.kernels;
+  options.cpus = arguments.cpus;
+  options.numa = arguments.numa;
   options.compute = arguments.dtype == "float32" ? ComputeType::kFloat32 : ComputeType::kBFloat16;
   ASSIGN_OR_RETURN(options.weights, weight_target(arguments));
   return open_cpu_device(options);

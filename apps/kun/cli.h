@@ -36,6 +36,8 @@ struct ModelArguments {
   std::string quantization;  // vLLM's name for a weight format
   std::string weights_cache = "auto";
   int threads = 0;
+  std::string cpus;
+  std::string numa = "auto";
   bool quiet = false;
 };
 void add_model_arguments(CLI::App& command, ModelArguments& arguments);

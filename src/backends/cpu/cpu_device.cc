@@ -6,6 +6,7 @@
 #include "backends/cpu/cpu_count.h"
 #include "backends/cpu/cpu_ops.h"
 #include "backends/cpu/select.h"
+#include "backends/cpu/topology.h"
 #include "base/log.h"
 
 namespace kun {
@@ -15,11 +16,10 @@ constexpr int kThreadCountMax = 1024;
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(const CpuKernels& kernels, const DeviceOptions& options, int thread_count,
-            std::span<const int> pinned_cpus)
+  CpuDevice(const CpuKernels& kernels, const DeviceOptions& options, const Placement& placement)
       : kernels_(kernels),
         compute_(options.compute),
-        pool_(thread_count, pinned_cpus),
+        pool_(placement.thread_count, placement.cpus, placement.node_count),
         ops_(kernels, options.compute, pool_, options.weights) {}
 
   Ops& ops() override { return ops_; }
@@ -27,8 +27,10 @@ class CpuDevice final : public Device {
     return compute_ == ComputeType::kFloat32 ? DType::kF32 : DType::kBF16;
   }
   std::string description() const override {
-    return fmt::format("cpu {}, {} thread{}, {}", kernels_.name, pool_.thread_count(),
-                       pool_.thread_count() == 1 ? "" : "s",
+    std::string threads =
+        fmt::format("{} thread{}", pool_.thread_count(), pool_.thread_count() == 1 ? "" : "s");
+    if (pool_.node_count() > 1) threads += fmt::format(" on {} memory nodes", pool_.node_count());
+    return fmt::format("cpu {}, {}, {}", kernels_.name, threads,
                        compute_ == ComputeType::kFloat32 ? "float32" : "bfloat16");
   }
 
@@ -68,12 +70,13 @@ Result<std::unique_ptr<Device>> open_cpu_device(const DeviceOptions& options) {
     return invalid_argument(fmt::format("no kernels named '{}' on this machine, which has {}",
                                         options.kernels, fmt::join(cpu_kernel_names(), ", ")));
   }
-  const int thread_count = options.thread_count > 0 ? options.thread_count : usable_cpu_count();
-  // Threads are pinned only when they fill the processors we were given: fewer would crowd onto the
-  // same first ones as every other process that reasons like this.
-  std::vector<int> cpus = allowed_cpus();
-  if (static_cast<int>(cpus.size()) != thread_count) cpus.clear();
-  auto device = std::make_unique<CpuDevice>(*chosen, options, thread_count, cpus);
+  const std::vector<int> allowed = allowed_cpus();
+  const PlacementOptions where{.thread_count = options.thread_count,
+                               .cpus = options.cpus,
+                               .numa = options.numa,
+                               .cpu_quota = usable_cpu_count()};
+  ASSIGN_OR_RETURN(const Placement placement, place_threads(where, allowed));
+  auto device = std::make_unique<CpuDevice>(*chosen, options, placement);
   LOG(kInfo, fmt::format("device: {}", device->description()));
   return std::unique_ptr<Device>(std::move(device));
 }

@@ -73,6 +73,7 @@ CpuOps::CpuOps(const CpuKernels& kernels, ComputeType compute, ThreadPool& pool,
       compute_(compute),
       packing_{compute, weights, kernels.rounds_to_bf16},
       pool_(pool),
+      weight_memory_(pool.node_count()),
       worker_scratch_(static_cast<std::size_t>(pool.thread_count())),
       expert_run_(kernels, pool) {}
 

@@ -1,6 +1,7 @@
 #include "backends/cpu/scratch.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,19 +15,21 @@ namespace {
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kMappedFrom = std::int64_t{1} << 20;
 constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
-constexpr std::int64_t kPage = 4096;
 constexpr std::int64_t kSlabBytes = std::int64_t{64} << 20;
+// From here on the pages at the seams between nodes' rows are few.
+constexpr std::int64_t kHugePagesPerNode = 16;
 
 // Mapped memory is zeroed by the kernel when first touched. Huge pages need an aligned start, which
 // a longer mapping surely contains; what is around it goes back.
-std::shared_ptr<std::byte> map_zeroed(std::int64_t bytes) {
-  const std::int64_t alignment = bytes >= kHugePage ? kHugePage : 0;
+std::shared_ptr<std::byte> map_zeroed(std::int64_t bytes, bool huge_pages) {
+  static const std::int64_t page = ::sysconf(_SC_PAGESIZE);  // 4 KiB, or 64 on some arm64 systems
+  const std::int64_t alignment = huge_pages && bytes >= kHugePage ? kHugePage : 0;
   const auto mapped = static_cast<std::size_t>(bytes + alignment);
   void* address =
       ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) return nullptr;
   auto* data = static_cast<std::byte*>(address);
-  const auto size = static_cast<std::size_t>((bytes + kPage - 1) / kPage * kPage);
+  const auto size = static_cast<std::size_t>((bytes + page - 1) / page * page);
   if (alignment > 0) {
     const auto misaligned = reinterpret_cast<std::uintptr_t>(data) % kHugePage;
     const std::size_t skip = misaligned == 0 ? 0 : kHugePage - misaligned;
@@ -34,15 +37,17 @@ std::shared_ptr<std::byte> map_zeroed(std::int64_t bytes) {
     data += skip;
     if (mapped > skip + size) ::munmap(data + size, mapped - skip - size);
     (void)::madvise(data, size, MADV_HUGEPAGE);
+  } else if (!huge_pages) {
+    (void)::madvise(data, size, MADV_NOHUGEPAGE);  // some systems give them unasked
   }
   return {data, [size](std::byte* p) { ::munmap(p, size); }};
 }
 
 }  // namespace
 
-std::shared_ptr<std::byte> allocate_zeroed(std::int64_t bytes) {
+std::shared_ptr<std::byte> allocate_zeroed(std::int64_t bytes, bool huge_pages) {
   CHECK(bytes >= 0);
-  if (bytes >= kMappedFrom) return map_zeroed(bytes);
+  if (bytes >= kMappedFrom) return map_zeroed(bytes, huge_pages);
   const auto size = static_cast<std::size_t>((std::max<std::int64_t>(bytes, 1) + kAlignment - 1) /
                                              kAlignment * kAlignment);
   void* data = std::aligned_alloc(kAlignment, size);
@@ -52,6 +57,8 @@ std::shared_ptr<std::byte> allocate_zeroed(std::int64_t bytes) {
 }
 
 std::shared_ptr<std::byte> Slabs::take(std::int64_t bytes) {
+  if (node_count_ > 1)
+    return allocate_zeroed(bytes, bytes >= node_count_ * kHugePagesPerNode * kHugePage);
   if (bytes >= kSlabBytes / 4) return allocate_zeroed(bytes);
   const std::int64_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (slab_ == nullptr || used_ + size > kSlabBytes) {

@@ -8,17 +8,23 @@
 
 namespace kun {
 
-// Zeroed memory aligned to 64 bytes (to a page when large); null when there is none.
-std::shared_ptr<std::byte> allocate_zeroed(std::int64_t bytes);
+// Zeroed memory aligned to 64 bytes (to a page when large, a huge one if wished); null when there
+// is none.
+std::shared_ptr<std::byte> allocate_zeroed(std::int64_t bytes, bool huge_pages = true);
 
 // Cuts pieces from large slabs, so that small weight matrices lie one after the other in huge
-// pages: decoding reads them that way. A slab is freed when its last piece is. Not thread-safe.
+// pages: decoding reads them that way. A slab is freed when its last piece is. On a machine of
+// several memory nodes a page belongs to the node that first writes to it: there a matrix gets
+// pages of its own, small enough that each node has its rows near. Not thread-safe.
 class Slabs {
  public:
+  explicit Slabs(int node_count = 1) : node_count_(node_count) {}
+
   // As allocate_zeroed.
   std::shared_ptr<std::byte> take(std::int64_t bytes);
 
  private:
+  int node_count_;
   std::shared_ptr<std::byte> slab_;
   std::int64_t used_ = 0;
 };

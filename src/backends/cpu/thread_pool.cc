@@ -3,8 +3,6 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include <algorithm>
-
 #include "base/check.h"
 
 namespace kun {
@@ -28,7 +26,7 @@ void pause_briefly(int spin) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("yield");
+  asm volatile("isb" ::: "memory");  // "yield" does nothing where a core has one thread
 #endif
   if (spin % kSpinsBetweenYields == kSpinsBetweenYields - 1) sched_yield();
 }
@@ -43,9 +41,8 @@ void pin_to(int cpu) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int thread_count, std::span<const int> pinned_cpus)
-    : stretch_count_(std::min(thread_count, kStretchesMax)),
-      lanes_(static_cast<std::size_t>(thread_count)) {
+ThreadPool::ThreadPool(int thread_count, std::span<const int> pinned_cpus, int node_count)
+    : stretches_(thread_count, node_count), lanes_(static_cast<std::size_t>(thread_count)) {
   CHECK(thread_count >= 1 && thread_count <= kThreadsMax);
   CHECK(pinned_cpus.empty() || pinned_cpus.size() == lanes_.size());
   for (int worker = 1; worker < thread_count; ++worker) {
@@ -85,8 +82,8 @@ void ThreadPool::run_job(std::int64_t tile_count, const void* context, Function 
   function_ = function;
   context_ = context;
   tile_count_ = tile_count;
-  for (int stretch = 0; stretch < stretch_count_; ++stretch) {
-    lanes_[static_cast<std::size_t>(stretch)].next_tile.store(stretch_begin(stretch),
+  for (int stretch = 0; stretch < stretches_.count(); ++stretch) {
+    lanes_[static_cast<std::size_t>(stretch)].next_tile.store(stretches_.begin(stretch, tile_count),
                                                               std::memory_order_relaxed);
   }
   // Sequentially consistent with the sleeper's own pair of accesses: either it sees the new state
@@ -99,13 +96,13 @@ void ThreadPool::run_job(std::int64_t tile_count, const void* context, Function 
 }
 
 void ThreadPool::work(int worker) {
-  for (int i = 0; i < stretch_count_; ++i) work_through((worker + i) % stretch_count_, worker);
+  for (int i = 0; i < stretches_.count(); ++i) work_through(stretches_.visited(worker, i), worker);
 }
 
 void ThreadPool::work_through(int stretch, int worker) {
   std::atomic<std::int64_t>& next = lanes_[static_cast<std::size_t>(stretch)].next_tile;
   std::atomic<std::uint64_t>& finished = lanes_[static_cast<std::size_t>(worker)].finished;
-  const std::int64_t end = stretch_begin(stretch + 1);
+  const std::int64_t end = stretches_.begin(stretch + 1, tile_count_);
   // Looked at first, so that helpers do not drive a finished counter on.
   while (next.load(std::memory_order_relaxed) < end) {
     const std::int64_t tile = next.fetch_add(1, std::memory_order_relaxed);

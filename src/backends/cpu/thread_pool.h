@@ -11,19 +11,23 @@
 #include <thread>
 #include <vector>
 
+#include "backends/cpu/stretches.h"
+
 namespace kun {
 
 // Workers sleep when idle for longer than a short spin. One thread at a time may call run().
 class ThreadPool {
  public:
   // `thread_count` >= 1 includes the calling thread. With `pinned_cpus` (one per thread), worker i
-  // stays on pinned_cpus[i]; the caller's own placement is left alone.
-  explicit ThreadPool(int thread_count, std::span<const int> pinned_cpus = {});
+  // stays on pinned_cpus[i]; the caller's own placement is left alone. Threads are numbered node by
+  // node, equally many on each of `node_count`.
+  explicit ThreadPool(int thread_count, std::span<const int> pinned_cpus = {}, int node_count = 1);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int thread_count() const { return static_cast<int>(lanes_.size()); }
+  int node_count() const { return stretches_.node_count(); }
 
   // Calls body(tile, worker) for every tile in [0, tile_count), worker in [0, thread_count), and
   // returns when all are done. A single tile runs on the caller without waking anybody.
@@ -40,17 +44,19 @@ class ThreadPool {
  private:
   using Function = void (*)(const void* context, std::int64_t tile, int worker);
 
-  // Per thread; the tile counters of the first kStretchesMax lanes are those of the stretches.
-  struct alignas(64) Lane {
+  // What threads write for each other lies so far apart: x86-64 fetches lines of 64 bytes in pairs,
+  // and the last-level lines of a Kunpeng 920 have 128.
+  static constexpr std::size_t kApart = 128;
+
+  // Per thread; the tile counters of the first lanes are those of the stretches.
+  struct alignas(kApart) Lane {
     std::atomic<std::uint64_t> finished{0};
     std::atomic<std::int64_t> next_tile{0};
   };
-  static constexpr int kStretchesMax = 16;
 
   void run_job(std::int64_t tile_count, const void* context, Function function);
   void work(int worker);
   void work_through(int stretch, int worker);
-  std::int64_t stretch_begin(int stretch) const { return tile_count_ * stretch / stretch_count_; }
   void serve(int worker);
   bool join_next_job(std::uint32_t* last);
   void leave_job();
@@ -60,11 +66,11 @@ class ThreadPool {
   Function function_ = nullptr;
   const void* context_ = nullptr;
   std::int64_t tile_count_ = 0;
-  int stretch_count_ = 1;  // of nearly equal length
+  const Stretches stretches_;
 
   // [generation | open | workers inside]: joining is one compare-exchange on it.
-  alignas(64) std::atomic<std::uint32_t> state_{0};
-  alignas(64) std::atomic<int> sleeping_{0};
+  alignas(kApart) std::atomic<std::uint32_t> state_{0};
+  alignas(kApart) std::atomic<int> sleeping_{0};
   std::atomic<bool> caller_sleeps_{false};
   std::atomic<bool> stopping_{false};
 
