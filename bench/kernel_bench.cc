@@ -19,7 +19,7 @@ namespace kun {
 namespace {
 
 // More than any last-level cache: what streams through this comes from memory.
-constexpr std::int64_t kStreamBytes = std::int64_t{160} << 20;
+constexpr std::int64_t kStreamBytes = std::int64_t{384} << 20;
 constexpr std::int64_t kPeakRounds = 4000;  // a tenth of a millisecond
 constexpr double kProbeSeconds = 0.05;
 
@@ -60,12 +60,13 @@ struct Row {
 
 class KernelBench {
  public:
-  KernelBench(const CpuKernels& kernels, int thread_count, double budget)
+  KernelBench(const CpuKernels& kernels, int thread_count, double budget, std::string filter)
       : kernels_(kernels),
         pool_(thread_count, pinning(thread_count)),
         ops_(kernels, ComputeType::kBFloat16, pool_),
         stream_(allocate_zeroed(kStreamBytes)),
-        budget_(budget) {
+        budget_(budget),
+        filter_(std::move(filter)) {
     std::fill_n(stream_.get(), kStreamBytes, std::byte{1});
   }
 
@@ -86,11 +87,12 @@ class KernelBench {
   double probe_peak(std::int64_t (*peak)(std::int64_t));
   double probe_memory();
   double peak_for(WeightFormat format);
+  bool wants(const std::string& name) const { return name.find(filter_) != std::string::npos; }
   void add(Row row, WeightFormat format, const std::function<void()>& body);
   void linear(const std::string& model, const std::string& layer, WeightFormat format,
               std::int64_t rows, std::int64_t cols, std::span<const int> token_counts);
   void attention(const std::string& model, int heads, int kv_heads, int dim, int context,
-                 int row_count);
+                 int row_count, int users = 1);
 
   const CpuKernels& kernels_;
   ThreadPool pool_;
@@ -98,6 +100,7 @@ class KernelBench {
   std::shared_ptr<std::byte> stream_;
   std::int64_t stream_at_ = 0;
   double budget_;
+  std::string filter_;
   double fork_join_ = 0.0;
   Probes first_;
   std::vector<Row> rows_;
@@ -149,21 +152,28 @@ void KernelBench::add(Row row, WeightFormat format, const std::function<void()>&
 
 void KernelBench::linear(const std::string& model, const std::string& layer, WeightFormat format,
                          std::int64_t rows, std::int64_t cols, std::span<const int> token_counts) {
+  const auto row_name = [&](int tokens) {
+    return fmt::format("{} {} {} {}x{} M={}", model, layer, name(format), rows, cols, tokens);
+  };
+  if (std::ranges::none_of(token_counts, [&](int tokens) { return wants(row_name(tokens)); })) {
+    return;
+  }
   const RandomWeights weights(format, rows, cols);
   std::vector<std::unique_ptr<PackedMatrix>> copies;
-  for (std::int64_t bytes = 0; bytes < kStreamBytes / 2;) {
+  for (std::int64_t bytes = 0; bytes < kStreamBytes / 4;) {
     copies.push_back(*ops_.pack({&weights.view, 1}));
     bytes += copies.back()->bytes;
   }
   std::size_t next = 0;
   for (const int tokens : token_counts) {
+    if (!wants(row_name(tokens))) continue;
     auto in = random_floats(tokens * cols, 1);
     std::vector<float> out(static_cast<std::size_t>(tokens * rows));
     const TensorView in_view(reinterpret_cast<std::byte*>(in.data()), DType::kF32, {tokens, cols});
     const TensorView out_view(reinterpret_cast<std::byte*>(out.data()), DType::kF32,
                               {tokens, rows});
     Row row;
-    row.name = fmt::format("{} {} {} {}x{} M={}", model, layer, name(format), rows, cols, tokens);
+    row.name = row_name(tokens);
     row.bytes = static_cast<double>(copies[0]->bytes);
     row.operations = 2.0 * static_cast<double>(rows * cols) * tokens;
     add(row, format, [&] {
@@ -172,35 +182,50 @@ void KernelBench::linear(const std::string& model, const std::string& layer, Wei
   }
 }
 
+// `users` sequences of `context` positions each, whose blocks lie scattered over a pool; the last
+// `row_count` positions of each are queries.
 void KernelBench::attention(const std::string& model, int heads, int kv_heads, int dim, int context,
-                            int row_count) {
+                            int row_count, int users) {
   constexpr int kTokensPerBlock = 32;
-  const int width = kv_heads * dim;
-  const int blocks = context / kTokensPerBlock;
-  const std::int64_t plane_bytes = std::int64_t{context} * width * 2;
-  const std::int64_t layers = std::max<std::int64_t>(1, kStreamBytes / 2 / (2 * plane_bytes));
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(blocks));
-  for (int b = 0; b < blocks; ++b) ids[static_cast<std::size_t>(b)] = b * 7 % blocks;
-  const auto memory = ops_.allocate(layers * 2 * plane_bytes);
-  AttentionArguments arguments;
-  arguments.keys = {memory.get(), DType::kBF16, CacheRole::kKeys, width, kTokensPerBlock, blocks};
-  arguments.values = arguments.keys;
-  arguments.values.role = CacheRole::kValues;
-  auto query = random_floats(std::int64_t{row_count} * heads * dim, 1);
-  std::vector<float> out(query.size());
-  arguments.query =
-      TensorView(reinterpret_cast<std::byte*>(query.data()), DType::kF32, {row_count, heads, dim});
-  arguments.out =
-      TensorView(reinterpret_cast<std::byte*>(out.data()), DType::kF32, {row_count, heads, dim});
-  const AttentionSlice slice{0, row_count, context - row_count, ids};
-  arguments.slices = {&slice, 1};
-  arguments.kv_heads = kv_heads;
-  arguments.scale = 0.1F;
   Row row;
   row.name = fmt::format("{} attention {}/{} d{} context {} M={}", model, heads, kv_heads, dim,
                          context, row_count);
+  if (users > 1) row.name += fmt::format(" x{}", users);
+  if (!wants(row.name)) return;
+  const int width = kv_heads * dim;
+  const int blocks = users * context / kTokensPerBlock;
+  const std::int64_t plane_bytes = std::int64_t{blocks} * kTokensPerBlock * width * 2;
+  const std::int64_t layers = std::max<std::int64_t>(1, kStreamBytes / (2 * plane_bytes));
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(blocks));
+  for (int b = 0; b < blocks; ++b) ids[static_cast<std::size_t>(b)] = b * 7 % blocks;
+  const auto memory = ops_.allocate(layers * 2 * plane_bytes);
+  // Ones in BF16, in memory of its own: pages never written are all the same zeros.
+  std::fill_n(reinterpret_cast<std::uint16_t*>(memory.get()), layers * plane_bytes,
+              std::uint16_t{0x3F80});
+  AttentionArguments arguments;
+  arguments.keys = {memory.get(), DType::kBF16, CacheRole::kKeys, width, dim, kTokensPerBlock,
+                    blocks};
+  arguments.values = arguments.keys;
+  arguments.values.role = CacheRole::kValues;
+  const int rows = row_count * users;
+  auto query = random_floats(std::int64_t{rows} * heads * dim, 1);
+  std::vector<float> out(query.size());
+  arguments.query =
+      TensorView(reinterpret_cast<std::byte*>(query.data()), DType::kF32, {rows, heads, dim});
+  arguments.out =
+      TensorView(reinterpret_cast<std::byte*>(out.data()), DType::kF32, {rows, heads, dim});
+  std::vector<AttentionSlice> slices;
+  const auto blocks_per_user = static_cast<std::size_t>(blocks / users);
+  for (int user = 0; user < users; ++user) {
+    slices.push_back(
+        {user * row_count, row_count, context - row_count,
+         std::span(ids).subspan(static_cast<std::size_t>(user) * blocks_per_user, blocks_per_user)});
+  }
+  arguments.slices = slices;
+  arguments.kv_heads = kv_heads;
+  arguments.scale = 0.1F;
   row.bytes = static_cast<double>(2 * plane_bytes);
-  const double positions = row_count * (context - (row_count - 1) / 2.0);
+  const double positions = rows * (context - (row_count - 1) / 2.0);
   row.operations = 4.0 * heads * dim * positions;
   std::int64_t next = 0;
   add(row, WeightFormat::kBF16, [&] {
@@ -225,6 +250,7 @@ void KernelBench::run() {
   linear("SmolLM2-135M", "down", WeightFormat::kQ4_1, 576, 1536, kFew);
   linear("SmolLM2-135M", "head", WeightFormat::kQ8_0, 49152, 576, std::span(kFew).first(2));
   attention("SmolLM2-135M", 9, 3, 64, 2048, 1);
+  attention("SmolLM2-135M", 9, 3, 64, 704, 1, 16);
   attention("SmolLM2-135M", 9, 3, 64, 512, 512);
   linear("Qwen-1.5B", "qkv", WeightFormat::kQ4_0, 2048, 1536, kFew);
   linear("Qwen-1.5B", "gate_up", WeightFormat::kQ4_0, 17920, 1536, kMore);
@@ -235,7 +261,10 @@ void KernelBench::run() {
   linear("Qwen-1.5B", "down", WeightFormat::kQ6_K, 1536, 8960, kFew);
   attention("Qwen-1.5B", 12, 2, 128, 2048, 1);
   attention("Qwen-1.5B", 12, 2, 128, 8192, 1);
+  attention("Qwen-1.5B", 12, 2, 128, 32768, 1);
+  attention("Qwen-1.5B", 12, 2, 128, 1024, 1, 16);
   attention("Qwen-1.5B", 12, 2, 128, 512, 512);
+  attention("Qwen-1.5B", 12, 2, 128, 8192, 512);
 }
 
 void write_table(const KernelBench& bench, std::ostream& out) {
@@ -288,7 +317,7 @@ Status run_kernel_bench(const KernelBenchOptions& options, std::ostream& out) {
                                         options.thread_count));
   }
   const int threads = options.thread_count > 0 ? options.thread_count : usable_cpu_count();
-  KernelBench bench(*chosen, threads, options.seconds_per_row);
+  KernelBench bench(*chosen, threads, options.seconds_per_row, options.filter);
   bench.run();
   if (options.json) {
     write_json(bench, out);

@@ -23,6 +23,7 @@ struct CachePlane {
   DType dtype = DType::kBF16;
   CacheRole role = CacheRole::kKeys;  // values left as kKeys are read correctly, but slowly
   int width = 0;                      // elements per entry: key heads * head dimension
+  int head_width = 0;                 // elements attention reads together; 0: all of the entry
   int tokens_per_block = 0;           // entries per block: fewer than tokens when compressed
   std::int64_t block_count = 0;
 

@@ -52,6 +52,7 @@ void Attention::operator()(const GroupBatch& batch, const KvStorage& cache, Cons
   CachePlane values = cache.planes[layer_][1];
   keys.role = CacheRole::kKeys;
   values.role = CacheRole::kValues;
+  keys.head_width = values.head_width = static_cast<int>(shape_.head_width);
   ops_->store_cache(qkv.slice_cols(query_width, kv_width), batch.slots, keys);
   ops_->store_cache(qkv.slice_cols(query_width + kv_width, kv_width), batch.slots, values);
 

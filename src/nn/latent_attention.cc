@@ -222,6 +222,7 @@ void LatentAttention::attend_naive(const Step& step, const AttentionSlice& slice
       made.dtype = step.entries.dtype;
       made.role = role;
       made.width = static_cast<int>(count * width);
+      made.head_width = static_cast<int>(width);
       made.tokens_per_block = kBlockLength;
       made.block_count = block_count;
       made.data = scratch.take({block_count * kBlockLength, made.width}).data;

@@ -31,13 +31,13 @@ void gather_group(const CachePlane& plane, const AttentionSlice& slice, std::int
     const auto index = static_cast<std::size_t>(p / plane.tokens_per_block);
     const std::byte* block = plane.data + slice.blocks[index] * plane.block_bytes();
     for (int c = 0; c < dim; ++c) {
-      const std::int64_t from = cache_element(source, plane.dtype, plane.width,
+      const std::int64_t from = cache_element(source, plane.dtype, plane.width, head_width(plane),
                                               p % plane.tokens_per_block, kv_head * dim + c);
-      const std::int64_t to = cache_element(target, plane.dtype, even(dim), lane, c);
+      const std::int64_t to = cache_element(target, plane.dtype, even(dim), even(dim), lane, c);
       std::memcpy(out + to * size, block + from * size, static_cast<std::size_t>(size));
     }
     if (dim % 2 != 0 && plane.dtype == DType::kBF16) {  // a pair's other half: no stale NaN
-      const std::int64_t pad = cache_element(target, plane.dtype, even(dim), lane, dim);
+      const std::int64_t pad = cache_element(target, plane.dtype, even(dim), even(dim), lane, dim);
       std::memset(out + pad * size, 0, static_cast<std::size_t>(size));
     }
   }
@@ -116,7 +116,8 @@ AttentionRun::AttentionRun(const CpuKernels& kernels, const AttentionArguments& 
   padded_dim_ = wide_ ? dim_ : even(dim_);
   const bool groups = arguments.keys.tokens_per_block % kGroupPositions == 0;
   direct_keys_ = groups && dim_ % 2 == 0 && arguments.keys.role == CacheRole::kKeys;
-  direct_values_ = groups && value_dim_ % 2 == 0 && arguments.values.role == CacheRole::kValues;
+  direct_values_ = groups && value_dim_ % 2 == 0 && arguments.values.role == CacheRole::kValues &&
+                   (wide_ || head_width(arguments.values) == value_dim_);
 }
 
 bool AttentionRun::is_small() const {
@@ -203,29 +204,52 @@ int AttentionRun::count_positions(const AttentionItem& item, int split, int* cou
   return longest;
 }
 
-void AttentionRun::place_group(const AttentionItem& item, int position, int count, int group,
-                               const Buffers& buffers, AttentionTile* tile) const {
+// Where the group of positions that starts at `position` lies in a plane that is read in place.
+const std::byte* AttentionRun::key_group(const AttentionItem& item, int position) const {
   const CachePlane& keys = arguments_.keys;
-  const CachePlane& values = arguments_.values;
-  const AttentionSlice& slice = slice_of(item);
-  const std::int64_t size = size_bytes(keys.dtype);
   const auto block = static_cast<std::size_t>(position / keys.tokens_per_block);
   const std::int64_t start = position % keys.tokens_per_block;
-  const int kv_head = item.kv_head;
+  return keys.data + slice_of(item).blocks[block] * keys.block_bytes() +
+         (start * keys.width + item.kv_head * dim_ * kGroupPositions) * size_bytes(keys.dtype);
+}
+
+const std::byte* AttentionRun::value_group(const AttentionItem& item, int position) const {
+  const CachePlane& values = arguments_.values;
+  const auto block = static_cast<std::size_t>(position / values.tokens_per_block);
+  const std::int64_t start = position % values.tokens_per_block;
+  const int head = item.kv_head * value_dim_ * (wide_ ? 1 : kGroupPositions);
+  return values.data + slice_of(item).blocks[block] * values.block_bytes() +
+         (start * values.width + head) * size_bytes(values.dtype);
+}
+
+// Lists the pieces of a split that will be read after the tile.
+void AttentionRun::place_next(const AttentionItem& item, int split, AttentionTile* tile) const {
+  int counts[kQueriesMax];
+  tile->next_groups = (count_positions(item, split, counts) + kGroupPositions - 1) / kGroupPositions;
+  for (int g = 0; g < tile->next_groups; ++g) {
+    const int position = split * kSplitPositions + g * kGroupPositions;
+    tile->next[g] = key_group(item, position);
+    tile->next[tile->next_groups + g] = value_group(item, position);
+  }
+}
+
+void AttentionRun::place_group(const AttentionItem& item, int position, int count, int group,
+                               const Buffers& buffers, AttentionTile* tile) const {
+  const AttentionSlice& slice = slice_of(item);
+  const std::int64_t size = size_bytes(arguments_.keys.dtype);
   if (direct_keys_) {
-    tile->keys[group] = keys.data + slice.blocks[block] * keys.block_bytes() +
-                        (start * keys.width + kv_head * dim_ * kGroupPositions) * size;
+    tile->keys[group] = key_group(item, position);
   } else {
     std::byte* out = buffers.keys + std::int64_t{group} * kGroupPositions * padded_dim_ * size;
-    gather_group(keys, slice, position, count, kv_head, dim_, CacheArrangement::kKeyGroups, out);
+    gather_group(arguments_.keys, slice, position, count, item.kv_head, dim_,
+                 CacheArrangement::kKeyGroups, out);
     tile->keys[group] = out;
   }
   if (direct_values_) {
-    tile->values[group] = values.data + slice.blocks[block] * values.block_bytes() +
-                          (start * values.width + kv_head * value_dim_ * (wide_ ? 1 : 2)) * size;
+    tile->values[group] = value_group(item, position);
   } else {
     std::byte* out = buffers.values + group * kGroupPositions * tile->value_stride * size;
-    gather_group(values, slice, position, count, kv_head, value_dim_,
+    gather_group(arguments_.values, slice, position, count, item.kv_head, value_dim_,
                  wide_ ? CacheArrangement::kPlain : CacheArrangement::kValuePairs, out);
     tile->values[group] = out;
   }
@@ -234,7 +258,7 @@ void AttentionRun::place_group(const AttentionItem& item, int position, int coun
 // Points the tile at the first `count` positions of a split.
 void AttentionRun::place_split(const AttentionItem& item, int split, int count,
                                const Buffers& buffers, AttentionTile* tile) const {
-  tile->value_stride = direct_values_ ? arguments_.values.width : even(value_dim_);
+  tile->value_stride = direct_values_ && wide_ ? arguments_.values.width : even(value_dim_);
   for (int first = 0; first < count; first += kGroupPositions) {
     place_group(item, split * kSplitPositions + first, std::min(kGroupPositions, count - first),
                 first / kGroupPositions, buffers, tile);
@@ -267,7 +291,8 @@ void AttentionRun::use_partial(const AttentionItem& item, AttentionTile* tile) c
   tile->sum = tile->max + item.query_count();
 }
 
-void AttentionRun::run(const AttentionItem& item, Scratch& scratch) const {
+void AttentionRun::run(const AttentionItem& item, const AttentionItem* next,
+                       Scratch& scratch) const {
   const Buffers buffers(scratch, padded_dim_, value_dim_);
   const AttentionKernel kernel = wide_ ? kernels_.attention_f32 : kernels_.attention_bf16;
   int counts[kQueriesMax];
@@ -285,7 +310,16 @@ void AttentionRun::run(const AttentionItem& item, Scratch& scratch) const {
   if (item.partial >= 0) use_partial(item, &tile);
   load_queries(item, buffers.queries);
   buffers.start(tile.query_count, value_dim_);
+  // Pieces of keys and values are equally long where they are prefetched at all.
+  const bool prefetches = direct_keys_ && direct_values_ && !wide_ && dim_ == value_dim_;
+  tile.next_bytes = kGroupPositions * dim_ * 2;
   for (int split = item.split_begin; split < item.split_end; ++split) {
+    tile.next_groups = 0;
+    if (prefetches && split + 1 < item.split_end) {
+      place_next(item, split + 1, &tile);
+    } else if (prefetches && next != nullptr) {
+      place_next(*next, next->split_begin, &tile);
+    }
     place_split(item, split, count_positions(item, split, counts), buffers, &tile);
     kernel(tile);
     if (item.partial < 0) fold(tile, buffers);

@@ -42,7 +42,8 @@ class AttentionRun {
   std::int64_t partial_floats() const { return partial_floats_; }
   void set_partials(float* partials) { partials_ = partials; }
 
-  void run(const AttentionItem& item, Scratch& scratch) const;
+  // `next` (or null) is what this thread will most likely run next: its first split is prefetched.
+  void run(const AttentionItem& item, const AttentionItem* next, Scratch& scratch) const;
 
   // Folds the splits of all items into the output, in order. Only after set_partials.
   void combine(const std::vector<AttentionItem>& items, Scratch& scratch) const;
@@ -56,6 +57,9 @@ class AttentionRun {
   int count_positions(const AttentionItem& item, int split, int* counts) const;
   void place_split(const AttentionItem& item, int split, int count, const Buffers& buffers,
                    AttentionTile* tile) const;
+  const std::byte* key_group(const AttentionItem& item, int position) const;
+  const std::byte* value_group(const AttentionItem& item, int position) const;
+  void place_next(const AttentionItem& item, int split, AttentionTile* tile) const;
   void place_group(const AttentionItem& item, int position, int count, int group,
                    const Buffers& buffers, AttentionTile* tile) const;
   void fold(const AttentionTile& split, const Buffers& buffers) const;

@@ -42,7 +42,10 @@ class Cache {
       plane->data = memory_.back().get();
       std::memset(plane->data, 0xFF, static_cast<std::size_t>(bytes));
     }
-    if (mark_values) values_.role = CacheRole::kValues;
+    if (mark_values) {
+      values_.role = CacheRole::kValues;
+      values_.head_width = shape.dim;
+    }
     // Blocks out of order.
     for (int b = 0; b < blocks; ++b) blocks_.push_back((b % 2 == 0 ? b + 1 : b - 1) + 1);
   }
@@ -266,7 +269,7 @@ TEST_P(Attention, DoesNotReadStaleScratch) {
       Scratch scratch;
       constexpr std::int64_t kBytes = std::int64_t{1} << 20;
       std::memset(scratch.get(kBytes), 0xFF, kBytes);
-      for (const AttentionItem& item : items) run.run(item, scratch);
+      for (const AttentionItem& item : items) run.run(item, nullptr, scratch);
     }
     ASSERT_EQ(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)), 0);
   }

@@ -11,11 +11,13 @@ void CpuOps::attention(const AttentionArguments& arguments) {
     run.set_partials(partial_scratch_.get_array<float>(run.partial_floats()));
   }
   if (run.is_small()) {
-    for (const AttentionItem& item : attention_items_) run.run(item, worker_scratch_[0]);
+    for (const AttentionItem& item : attention_items_) run.run(item, nullptr, worker_scratch_[0]);
     return;
   }
-  pool_.run(static_cast<std::int64_t>(attention_items_.size()), [&](std::int64_t i, int worker) {
-    run.run(attention_items_[static_cast<std::size_t>(i)],
+  const std::int64_t count = std::ssize(attention_items_);
+  pool_.run(count, [&](std::int64_t i, int worker) {
+    const AttentionItem* item = attention_items_.data() + i;
+    run.run(*item, i + 1 < count ? item + 1 : nullptr,
             worker_scratch_[static_cast<std::size_t>(worker)]);
   });
   if (run.partial_floats() > 0) run.combine(attention_items_, worker_scratch_[0]);

@@ -35,7 +35,7 @@ void store_entry(const float* in, const CachePlane& plane, std::int64_t slot) {
   const std::int64_t position = slot % plane.tokens_per_block;
   std::byte* base = plane.data + block * plane.block_bytes();
   const auto at = [&](std::int64_t col) {
-    return cache_element(layout, plane.dtype, plane.width, position, col);
+    return cache_element(layout, plane.dtype, plane.width, head_width(plane), position, col);
   };
   const std::int64_t first = at(0);
   if (plane.dtype == DType::kF32) {
@@ -55,8 +55,14 @@ void store_entry(const float* in, const CachePlane& plane, std::int64_t slot) {
     }
     return;
   }
-  const std::int64_t step = layout == CacheArrangement::kValuePairs ? 2 : 1;
-  for (int c = 0; c < plane.width; ++c) out[c * step] = f32_to_bf16(in[c]);
+  if (layout == CacheArrangement::kPlain) {
+    for (int c = 0; c < plane.width; ++c) out[c] = f32_to_bf16(in[c]);
+    return;
+  }
+  const int head = head_width(plane);
+  for (int c = 0; c < plane.width; c += head, out += head * kGroupPositions) {
+    for (int i = 0; i < head; ++i) out[2 * i] = f32_to_bf16(in[c + i]);
+  }
 }
 
 }  // namespace
@@ -168,6 +174,7 @@ void CpuOps::store_cache(ConstTensorView rows, std::span<const std::int32_t> slo
                          const CachePlane& plane) {
   const auto count = static_cast<std::int64_t>(slots.size());
   CHECK(rows.rank == 2 && rows.dtype == DType::kF32 && rows.rows() == count);
+  CHECK(plane.width % head_width(plane) == 0);
   CHECK(rows.cols() == plane.width && (plane.dtype == DType::kF32 || plane.dtype == DType::kBF16));
   const std::int64_t slot_count = plane.block_count * plane.tokens_per_block;
   run_rows(count, plane.width * 2, [&](std::int64_t t) {

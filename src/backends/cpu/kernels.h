@@ -147,6 +147,11 @@ struct AttentionTile {
   const std::byte* keys[kSplitGroups];    // BF16 [dim/2][16][2] or F32 [dim][16]
   const std::byte* values[kSplitGroups];  // BF16 [8][value_stride][2] or F32 [16][value_stride]
   std::int64_t value_stride;              // elements
+  // What the next tile will read, to be brought nearer meanwhile: pieces of `next_bytes` each, the
+  // keys of `next_groups` groups, then their values.
+  const std::byte* next[2 * kSplitGroups];
+  int next_groups;
+  int next_bytes;
   float* scores;                          // scratch [query][kSplitPositions]
   float* max;                             // [query]
   float* sum;                             // [query]

@@ -44,16 +44,53 @@ struct Bf16Cache {
   }
 };
 
+// Walks through what the next tile will read, a few lines at every step of this one: a burst would
+// stall the loads beside it.
+class Prefetcher {
+ public:
+  Prefetcher(const AttentionTile& tile, int steps)
+      : piece_(tile.next),
+        end_(tile.next + 2 * tile.next_groups),
+        piece_bytes_(tile.next_bytes),
+        lines_per_step_(tile.next_groups == 0
+                              ? 0
+                              : (2 * tile.next_groups * (tile.next_bytes / 64) - 1) / steps + 1) {}
+
+  void step() {
+    for (int i = 0; i < lines_per_step_ && piece_ != end_; ++i) {
+      _mm_prefetch(*piece_ + offset_, _MM_HINT_T1);
+      offset_ += 64;
+      if (offset_ < piece_bytes_) continue;
+      offset_ = 0;
+      ++piece_;
+    }
+  }
+
+ private:
+  const std::byte* const* piece_;
+  const std::byte* const* end_;
+  int piece_bytes_;
+  int lines_per_step_;
+  int offset_ = 0;
+};
+
+// For all passes but the first over the same memory.
+struct NoPrefetcher {
+  static void step() {}
+};
+
 // --- Scores
 // ---------------------------------------------------------------------------------------
 
-template <class Cache, int kQueries, int kGroups>
-void score_groups(const AttentionTile& tile, int query, int group) {
+template <class Cache, int kQueries, int kGroups, class Prefetch>
+void score_groups(const AttentionTile& tile, int query, int group, Prefetch& prefetch) {
   constexpr int kElements = Cache::kPositionsPerStep;
   const int steps = tile.dim / kElements;
   const auto* q = static_cast<const std::byte*>(tile.queries) + std::int64_t{query} * steps * 4;
   __m512 sums[kQueries][kGroups] = {};
+  Prefetch local = prefetch;  // in registers
   for (int i = 0; i < steps; ++i) {
+    local.step();
     __m512i keys[kGroups];
 #pragma GCC unroll 8
     for (int g = 0; g < kGroups; ++g) {
@@ -68,6 +105,7 @@ void score_groups(const AttentionTile& tile, int query, int group) {
       }
     }
   }
+  prefetch = local;
   const __m512 scale = _mm512_set1_ps(tile.scale);
 #pragma GCC unroll 8
   for (int n = 0; n < kQueries; ++n) {
@@ -79,34 +117,33 @@ void score_groups(const AttentionTile& tile, int query, int group) {
   }
 }
 
+template <class Cache, int kGroups, class Prefetch>
+void score_queries(const AttentionTile& tile, int query, int group, Prefetch& prefetch) {
+  switch (tile.query_count - query) {
+    case 1: score_groups<Cache, 1, kGroups>(tile, query, group, prefetch); return;
+    case 2: score_groups<Cache, 2, kGroups>(tile, query, group, prefetch); return;
+    case 3: score_groups<Cache, 3, kGroups>(tile, query, group, prefetch); return;
+    case 4: score_groups<Cache, 4, kGroups>(tile, query, group, prefetch); return;
+    case 5: score_groups<Cache, 5, kGroups>(tile, query, group, prefetch); return;
+    default: score_groups<Cache, 6, kGroups>(tile, query, group, prefetch); return;
+  }
+}
+
 template <class Cache, int kGroups>
-void score_queries(const AttentionTile& tile, int query, int count, int group) {
-  switch (count) {
-    case 1: score_groups<Cache, 1, kGroups>(tile, query, group); return;
-    case 2: score_groups<Cache, 2, kGroups>(tile, query, group); return;
-    case 3: score_groups<Cache, 3, kGroups>(tile, query, group); return;
-    case 4: score_groups<Cache, 4, kGroups>(tile, query, group); return;
-    case 5: score_groups<Cache, 5, kGroups>(tile, query, group); return;
-    default: score_groups<Cache, 6, kGroups>(tile, query, group); return;
+void score_all(const AttentionTile& tile, int group, Prefetcher& prefetch) {
+  score_queries<Cache, kGroups>(tile, 0, group, prefetch);
+  NoPrefetcher none;
+  for (int query = kQueriesPerPass; query < tile.query_count; query += kQueriesPerPass) {
+    score_queries<Cache, kGroups>(tile, query, group, none);
   }
 }
 
 template <class Cache>
-void score(const AttentionTile& tile, int groups) {
+void score(const AttentionTile& tile, int groups, Prefetcher& prefetch) {
   int group = 0;
-  for (; group < groups;) {
-    const int together = groups - group >= 4 ? 4 : groups - group >= 2 ? 2 : 1;
-    for (int query = 0; query < tile.query_count; query += kQueriesPerPass) {
-      const int left = tile.query_count - query;
-      const int count = left < kQueriesPerPass ? left : kQueriesPerPass;
-      switch (together) {
-        case 4: score_queries<Cache, 4>(tile, query, count, group); break;
-        case 2: score_queries<Cache, 2>(tile, query, count, group); break;
-        default: score_queries<Cache, 1>(tile, query, count, group); break;
-      }
-    }
-    group += together;
-  }
+  for (; group + 4 <= groups; group += 4) score_all<Cache, 4>(tile, group, prefetch);
+  for (; group + 2 <= groups; group += 2) score_all<Cache, 2>(tile, group, prefetch);
+  if (group < groups) score_all<Cache, 1>(tile, group, prefetch);
 }
 
 // --- Softmax
@@ -170,8 +207,8 @@ template <class Cache, int kVectors>
   }
 }
 
-template <class Cache, int kQueries, int kVectors>
-void weigh_elements(const AttentionTile& tile, int query, int first) {
+template <class Cache, int kQueries, int kVectors, class Prefetch>
+void weigh_elements(const AttentionTile& tile, int query, int first, Prefetch& prefetch) {
   const __mmask16 last = mask_of(tile.value_dim - first - 16 * (kVectors - 1));
   int common = tile.counts[query];
   for (int n = 1; n < kQueries; ++n) {
@@ -180,7 +217,9 @@ void weigh_elements(const AttentionTile& tile, int query, int first) {
   const int steps = common / Cache::kPositionsPerStep;
   const auto* weights = reinterpret_cast<const std::byte*>(tile.scores + query * kSplitPositions);
   __m512 sums[kQueries][kVectors] = {};
+  Prefetch local = prefetch;  // in registers
   for (int step = 0; step < steps; ++step) {
+    local.step();
     __m512i values[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
@@ -196,6 +235,7 @@ void weigh_elements(const AttentionTile& tile, int query, int first) {
       }
     }
   }
+  prefetch = local;
 #pragma GCC unroll 8
   for (int n = 0; n < kQueries; ++n) {
     finish_query<Cache, kVectors>(tile, query + n, steps, first, last, sums[n]);
@@ -208,15 +248,28 @@ void weigh_elements(const AttentionTile& tile, int query, int first) {
   }
 }
 
-template <class Cache, int kVectors>
-void weigh_queries(const AttentionTile& tile, int query, int count, int first) {
-  switch (count) {
-    case 1: weigh_elements<Cache, 1, kVectors>(tile, query, first); return;
-    case 2: weigh_elements<Cache, 2, kVectors>(tile, query, first); return;
-    case 3: weigh_elements<Cache, 3, kVectors>(tile, query, first); return;
-    case 4: weigh_elements<Cache, 4, kVectors>(tile, query, first); return;
-    case 5: weigh_elements<Cache, 5, kVectors>(tile, query, first); return;
-    default: weigh_elements<Cache, 6, kVectors>(tile, query, first); return;
+template <class Cache, int kVectors, class Prefetch>
+void weigh_queries(const AttentionTile& tile, int query, int first, Prefetch& prefetch) {
+  switch (tile.query_count - query) {
+    case 1: weigh_elements<Cache, 1, kVectors>(tile, query, first, prefetch); return;
+    case 2: weigh_elements<Cache, 2, kVectors>(tile, query, first, prefetch); return;
+    case 3: weigh_elements<Cache, 3, kVectors>(tile, query, first, prefetch); return;
+    case 4: weigh_elements<Cache, 4, kVectors>(tile, query, first, prefetch); return;
+    case 5: weigh_elements<Cache, 5, kVectors>(tile, query, first, prefetch); return;
+    default: weigh_elements<Cache, 6, kVectors>(tile, query, first, prefetch); return;
+  }
+}
+
+template <class Cache, class Prefetch>
+void weigh(const AttentionTile& tile, int query, Prefetch& prefetch) {
+  for (int first = 0; first < tile.value_dim;) {
+    const bool wide = tile.value_dim - first >= 64;
+    if (wide) {
+      weigh_queries<Cache, 4>(tile, query, first, prefetch);
+    } else {
+      weigh_queries<Cache, 1>(tile, query, first, prefetch);
+    }
+    first += wide ? 64 : 16;
   }
 }
 
@@ -226,20 +279,16 @@ void attend(const AttentionTile& tile) {
   for (int q = 0; q < tile.query_count; ++q) {
     if (tile.counts[q] > longest) longest = tile.counts[q];
   }
-  score<Cache>(tile, (longest + kGroupPositions - 1) / kGroupPositions);
+  const int groups = (longest + kGroupPositions - 1) / kGroupPositions;
+  // Steps of the first pass over the keys and of the first over the values.
+  Prefetcher prefetch(tile, (groups + 3) / 4 * (tile.dim / 2) +
+                                (longest + 1) / 2 * ((tile.value_dim + 63) / 64));
+  score<Cache>(tile, groups, prefetch);
   for (int q = 0; q < tile.query_count; ++q) softmax<Cache>(tile, q);
-  for (int query = 0; query < tile.query_count; query += kQueriesPerPass) {
-    const int left = tile.query_count - query;
-    const int count = left < kQueriesPerPass ? left : kQueriesPerPass;
-    for (int first = 0; first < tile.value_dim;) {
-      const bool wide = tile.value_dim - first >= 64;
-      if (wide) {
-        weigh_queries<Cache, 4>(tile, query, count, first);
-      } else {
-        weigh_queries<Cache, 1>(tile, query, count, first);
-      }
-      first += wide ? 64 : 16;
-    }
+  weigh<Cache>(tile, 0, prefetch);
+  NoPrefetcher none;
+  for (int query = kQueriesPerPass; query < tile.query_count; query += kQueriesPerPass) {
+    weigh<Cache>(tile, query, none);
   }
 }
 
