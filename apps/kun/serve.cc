@@ -24,6 +24,8 @@ struct Arguments {
   std::string generation_config = "auto";
   std::string metrics_access = "open";
   std::string health_access = "open";
+  std::string reasoning_parser = "auto";
+  std::string tool_call_parser = "auto";
   double step_time_target_ms = 0.0;
   int shutdown_timeout_seconds = 60;
 };
@@ -66,6 +68,23 @@ SamplingDefaults sampling_defaults(const Arguments& arguments, const ModelBundle
   return defaults;
 }
 
+// What the flags name, else what the chat template tells.
+AnswerSyntax answer_syntax(const Arguments& arguments, const ModelBundle& bundle) {
+  AnswerSyntax syntax;
+  if (bundle.chat_template != nullptr)
+    syntax = detect_answer_syntax(bundle.chat_template->source());
+  syntax.reasoning = parse_reasoning_syntax(arguments.reasoning_parser).value_or(syntax.reasoning);
+  syntax.tools = parse_tool_syntax(arguments.tool_call_parser).value_or(syntax.tools);
+  return syntax;
+}
+
+// The names of a flag's values, and "auto" before them.
+std::vector<std::string> with_auto(const std::vector<std::string_view>& names) {
+  std::vector<std::string> all = {"auto"};
+  all.insert(all.end(), names.begin(), names.end());
+  return all;
+}
+
 ServedModel served_model(const Arguments& arguments, const ModelBundle& bundle,
                          const EngineSetup& setup) {
   const auto piece = [&bundle](std::optional<Token> token) {
@@ -81,6 +100,7 @@ ServedModel served_model(const Arguments& arguments, const ModelBundle& bundle,
   model.eos_token = piece(bundle.tokenizer->eos());
   model.context_length = setup.context_length;
   model.defaults = sampling_defaults(arguments, bundle);
+  model.syntax = answer_syntax(arguments, bundle);
   model.end_tokens = bundle.end_tokens;
   model.created = std::time(nullptr);
   model.cache_config = {
@@ -210,7 +230,17 @@ void add_model_flags(CLI::App& command, Arguments& a) {
       ->capture_default_str();
   command.add_option("--tokenizer", a.bundle.tokenizer_path, "folder of another tokenizer.json");
   command.add_option("--chat-template", a.bundle.chat_template_path,
-                     "file with another chat template");
+                     "file with another chat template, or deepseek_v32 or deepseek_v4");
+  command
+      .add_option("--reasoning-parser", a.reasoning_parser,
+                  "marks around the model's thoughts (auto: as its chat template has them)")
+      ->check(CLI::IsMember(with_auto(reasoning_syntax_names())))
+      ->capture_default_str();
+  command
+      .add_option("--tool-call-parser", a.tool_call_parser,
+                  "marks around the model's tool calls (auto: as its chat template has them)")
+      ->check(CLI::IsMember(with_auto(tool_syntax_names())))
+      ->capture_default_str();
   command.add_flag("--trust-request-chat-template", a.server.allow_request_chat_template,
                    "accept templates that come in requests (they run on this machine)");
   command

@@ -55,6 +55,68 @@ kun_bridge_status kun_template_render(const kun_template* handle, const kun_temp
                                       kun_bridge_string* text);
 
 void kun_template_free(kun_template* handle);
+
+/* --- Grammars: which tokens may come next ------------------------------------------------------
+ */
+
+typedef struct kun_vocabulary kun_vocabulary;
+typedef struct kun_grammar kun_grammar;             /* const, any thread */
+typedef struct kun_grammar_state kun_grammar_state; /* one thread at a time */
+
+typedef struct {
+  const uint8_t* bytes;    /* what each token stands for, one behind the other */
+  const uint32_t* offsets; /* count + 1 of them, ascending: token i is [offsets[i], offsets[i+1]) */
+  const uint8_t* special;  /* count flags: its bytes are a name, and never text */
+  size_t count;
+} kun_tokens;
+
+kun_bridge_status kun_vocabulary_create(const kun_tokens* tokens, kun_vocabulary** handle,
+                                        kun_bridge_string* error);
+void kun_vocabulary_free(kun_vocabulary* handle);
+
+typedef enum { KUN_GRAMMAR_JSON = 0, KUN_GRAMMAR_REGEX = 1, KUN_GRAMMAR_LARK = 2 } kun_grammar_kind;
+
+typedef struct {
+  int32_t kind;
+  kun_bridge_view text;           /* regular expression or Lark; for JSON empty */
+  const kun_bridge_view* schemas; /* JSON: the one; Lark: what it calls @schema_0, @schema_1... */
+  size_t schema_count;
+  kun_bridge_view whitespace; /* regular expression between the parts of JSON; empty: a default */
+  int32_t compact;            /* no white space in JSON at all */
+  int32_t no_additional_properties; /* where a schema says nothing of them */
+} kun_grammar_source;
+
+typedef struct {
+  uint64_t compile_steps_max;
+  uint64_t mask_steps_max;   /* for one mask */
+  uint64_t symbols_max;      /* of the grammar */
+  uint64_t lexer_states_max; /* shared by all states of a grammar; one takes 1 to 2 KB */
+} kun_grammar_limits;
+
+/* The vocabulary must outlive what is made of it no longer than the call. */
+kun_bridge_status kun_grammar_compile(const kun_vocabulary* vocabulary,
+                                      const kun_grammar_source* source, kun_grammar_limits limits,
+                                      const kun_grammar** handle, kun_bridge_string* error);
+/* An estimate of what it holds now; grows with use. SIZE_MAX: its states have passed a limit that
+ * they share, and new ones would fail as well. */
+size_t kun_grammar_bytes(const kun_grammar* grammar);
+void kun_grammar_free(const kun_grammar* grammar);
+
+/* Null only after a bug in the bridge. */
+kun_grammar_state* kun_grammar_state_create(const kun_grammar* grammar);
+kun_grammar_state* kun_grammar_state_clone(const kun_grammar_state* state);
+/* Bit i % 32 of word i / 32 tells whether token i may come next. */
+kun_bridge_status kun_grammar_state_mask(kun_grammar_state* state, uint32_t* bits,
+                                         size_t word_count, kun_bridge_string* error);
+kun_bridge_status kun_grammar_state_consume(kun_grammar_state* state, uint32_t token,
+                                            kun_bridge_string* error);
+/* Takes the last `count` tokens back. */
+kun_bridge_status kun_grammar_state_rollback(kun_grammar_state* state, size_t count,
+                                             kun_bridge_string* error);
+/* 0: more must come; 1: the text may end here; 2: nothing can follow. */
+int32_t kun_grammar_state_end(kun_grammar_state* state);
+void kun_grammar_state_free(kun_grammar_state* state);
+
 void kun_bridge_string_free(kun_bridge_string string);
 
 #ifdef __cplusplus

@@ -1,13 +1,17 @@
 //! The C interface declared in include/kun_bridge.h. It turns views into `&str`, results into
-//! owned strings and panics into a status, and knows nothing about templates itself.
+//! owned strings and panics into a status, and knows nothing about templates itself; grammars have
+//! theirs in grammar_abi.rs.
 
 mod dumps;
 mod environment;
+mod grammar;
+mod grammar_abi;
 mod json;
 mod messages;
 mod probe;
 mod python;
 mod rewrite;
+mod schema;
 mod sentry;
 mod source;
 mod template;
@@ -53,6 +57,8 @@ const REFUSED: i32 = 1;
 const EXHAUSTED: i32 = 2;
 const PANICKED: i32 = 3;
 
+const TEMPLATES: &str = "the template engine";
+
 impl View {
     /// Requires: data points to size bytes that live as long as the call.
     unsafe fn text<'a>(self, what: &str) -> Result<&'a str, Failure> {
@@ -76,13 +82,17 @@ impl OwnedString {
     }
 }
 
-/// Runs `body`; what it returns or why it failed goes into `text`.
-fn guarded(text: &mut OwnedString, body: impl FnOnce() -> Result<String, Failure>) -> i32 {
+/// Runs `body` of `engine`; what it returns or why it failed goes into `text`.
+fn guarded(
+    text: &mut OwnedString,
+    engine: &str,
+    body: impl FnOnce() -> Result<String, Failure>,
+) -> i32 {
     let (status, string) = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(string)) => (OK, string),
         Ok(Err(Failure::Refused(why))) => (REFUSED, why),
         Ok(Err(Failure::Exhausted(why))) => (EXHAUSTED, why),
-        Err(_) => (PANICKED, "the template engine panicked".to_string()),
+        Err(_) => (PANICKED, format!("{engine} panicked")),
     };
     *text = OwnedString::new(string);
     status
@@ -100,7 +110,7 @@ pub unsafe extern "C" fn kun_template_compile(
     error: *mut OwnedString,
 ) -> i32 {
     let handle = &mut *handle;
-    guarded(&mut *error, || {
+    guarded(&mut *error, TEMPLATES, || {
         let limits = Limits {
             steps_max: limits.steps_max,
             output_bytes_max: usize::try_from(limits.output_bytes_max).unwrap_or(usize::MAX),
@@ -126,7 +136,7 @@ pub unsafe extern "C" fn kun_template_render(
     text: *mut OwnedString,
 ) -> i32 {
     let (template, input) = (&*handle, &*input);
-    guarded(&mut *text, || {
+    guarded(&mut *text, TEMPLATES, || {
         template.render(&Input {
             messages: input.messages.text("messages")?,
             tools: input.tools.text("tools")?,

@@ -26,6 +26,9 @@ struct EngineOptions {
   // Monotonic; called by any thread. Empty: the machine's steady clock.
   std::function<Microseconds()> clock;
 
+  // Threads beside the engine's own that compute masks of constraints. -1: as suits the machine.
+  int mask_thread_count = -1;
+
   // Receives the lines of scheduler/plan_trace.h, a header and one for each step, without line
   // ends; called by the engine thread. Empty: no trace.
   std::function<void(std::string_view)> plan_trace;

@@ -41,11 +41,16 @@ void push_end(const std::weak_ptr<TokenStream>& weak, std::uint32_t choice, Fini
 std::pair<FinishReason, Status> reason_of(Scheduler::Finish finish, const Status& step_status) {
   switch (finish) {
     case Scheduler::Finish::kEndToken:
+    case Scheduler::Finish::kConstraintEnd:
     case Scheduler::Finish::kStopped: return {FinishReason::kStop, {}};
     case Scheduler::Finish::kLength: return {FinishReason::kLength, {}};
     case Scheduler::Finish::kCorrupted:
       return {FinishReason::kError,
               internal_error("the model computed values that are not numbers for this request")};
+    case Scheduler::Finish::kNoToken:
+      return {FinishReason::kError,
+              invalid_argument("the grammar and the other parameters of this request together "
+                               "leave no token possible")};
     case Scheduler::Finish::kFailed:
       return {FinishReason::kError, step_status.ok()
                                         ? internal_error("a step of this request gave no result")
@@ -61,7 +66,8 @@ Engine::Loop::Loop(EngineOptions options, std::unique_ptr<Executor> executor)
     : options_(with_defaults(std::move(options))),
       watch_(options_.hang_time),
       scheduler_(options_.limits, options_.layout),
-      executor_(std::move(executor)) {
+      executor_(std::move(executor)),
+      masks_(options_.vocabulary_size, options_.mask_thread_count) {
   CHECK(executor_ != nullptr && options_.vocabulary_size > 0);
   stats_.step_token_buckets.resize(kStepTokenBounds.size() + 1);
   thread_ = std::thread([this] { run(); });
@@ -207,8 +213,10 @@ void Engine::Loop::admit(Arrival arrival) {
   spec.end_tokens = std::move(request.end_tokens);
   spec.ignore_end_tokens = request.ignore_end_tokens;
   spec.choice_count = request.choice_count;
+  spec.prompt_logprob_count = request.prompt_logprob_count;
   spec.priority = request.priority;
   spec.cache_salt = std::move(request.cache_salt);
+  spec.constraint = std::move(request.constraint);
   const SequenceId id = spec.id;
   const int choice_count = request.choice_count;
 
@@ -250,6 +258,7 @@ void Engine::Loop::step() {
   if (!plan.empty()) {
     for (const PlanSlice& slice : plan.slices) token_count += slice.tokens.size();
     executor_->submit(plan);
+    masks_.fill(scheduler_.sampling());  // while the forward pass runs
     executor_->supply(scheduler_.sampling());
     result = executor_->wait();
     step_count_.fetch_add(1);
@@ -280,12 +289,13 @@ void Engine::Loop::deliver(Scheduler::Progress progress, const Status& step_stat
   StreamEvent event;
   event.choice = progress.choice;
   event.tokens = std::move(progress.tokens);
+  event.prompt_scores = std::move(progress.prompt_scores);
   event.usage = {progress.prompt_count, progress.cached_count, progress.output_count,
                  progress.queue_time};
   if (ended) {
     auto [reason, status] = reason_of(progress.finish, step_status);
     event.finish = reason;
-    event.status = std::move(status);
+    event.status = progress.status.ok() ? std::move(status) : std::move(progress.status);
     if (progress.finish == Scheduler::Finish::kEndToken) {
       CHECK(!event.tokens.empty());
       event.end_token = event.tokens.back().token;

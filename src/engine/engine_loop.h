@@ -13,6 +13,7 @@
 
 #include "engine/engine.h"
 #include "engine/health_watch.h"
+#include "engine/mask_filler.h"
 
 namespace kun {
 
@@ -72,6 +73,7 @@ class Engine::Loop {
   // Below: the engine thread only, progress() excepted.
   Scheduler scheduler_;
   std::unique_ptr<Executor> executor_;
+  MaskFiller masks_;
   std::unordered_map<SequenceId, Generation> generations_;
   SequenceId next_id_ = 1;
   std::uint64_t generated_token_count_ = 0;

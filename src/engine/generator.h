@@ -10,6 +10,7 @@
 
 #include "engine/token_stream.h"
 #include "plan/sampling_params.h"
+#include "plan/token_constraint.h"
 
 namespace kun {
 
@@ -19,9 +20,11 @@ struct GenerateRequest {
   SamplingParams sampling;        // output_count_min and seed included
   std::vector<Token> end_tokens;  // reported as kStop; not part of the output text
   bool ignore_end_tokens = false;
-  int choice_count = 1;    // n independent continuations of the same prompt
-  int priority = 0;        // lower runs earlier, as in vLLM
-  std::string cache_salt;  // prompts under different salts never share cache
+  int choice_count = 1;           // n independent continuations of the same prompt
+  int prompt_logprob_count = -1;  // >= 0: how likely the prompt is, and so many others per token
+  int priority = 0;               // lower runs earlier, as in vLLM
+  std::string cache_salt;         // prompts under different salts never share cache
+  std::shared_ptr<const TokenConstraint> constraint;  // of the output; null: none
 };
 
 // Upper bounds, inclusive, of EngineStats::step_token_buckets: vLLM's vllm:iteration_tokens_total.

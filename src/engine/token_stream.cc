@@ -22,6 +22,9 @@ void drop_output_after_stop(StreamEvent& event, int kept_count) {
 void merge(StreamEvent& into, StreamEvent&& event) {
   into.tokens.insert(into.tokens.end(), std::make_move_iterator(event.tokens.begin()),
                      std::make_move_iterator(event.tokens.end()));
+  into.prompt_scores.insert(into.prompt_scores.end(),
+                            std::make_move_iterator(event.prompt_scores.begin()),
+                            std::make_move_iterator(event.prompt_scores.end()));
   into.finish = event.finish;
   into.end_token = event.end_token;
   into.usage = event.usage;
@@ -30,9 +33,20 @@ void merge(StreamEvent& into, StreamEvent&& event) {
 
 }  // namespace
 
-std::optional<StreamEvent> TokenStream::poll() {
+std::optional<StreamEvent> TokenStream::poll(std::size_t tokens_max) {
   const std::lock_guard lock(mutex_);
   if (events_.empty()) return std::nullopt;
+  std::vector<SampledToken>& waiting = events_.front().tokens;
+  if (waiting.size() > tokens_max) {
+    const auto end = waiting.begin() + static_cast<std::ptrdiff_t>(tokens_max);
+    StreamEvent part;
+    part.choice = events_.front().choice;
+    part.usage = events_.front().usage;
+    part.prompt_scores = std::exchange(events_.front().prompt_scores, {});
+    part.tokens.assign(std::make_move_iterator(waiting.begin()), std::make_move_iterator(end));
+    waiting.erase(waiting.begin(), end);
+    return part;
+  }
   StreamEvent event = std::move(events_.front());
   events_.erase(events_.begin());  // at most one per choice
   return event;

@@ -32,6 +32,7 @@ struct StreamUsage {
 struct StreamEvent {
   std::uint32_t choice = 0;
   std::vector<SampledToken> tokens;
+  std::vector<SampledToken> prompt_scores;  // of the next prompt tokens, from the second on
   std::optional<FinishReason> finish;
   std::optional<Token> end_token;  // the token that stopped it; also last in `tokens`
   StreamUsage usage;               // complete when `finish` is set
@@ -41,8 +42,9 @@ struct StreamEvent {
 // One writer (the engine thread), one reader. Bounded by the outputs the request may have.
 class TokenStream {
  public:
-  // The next event; nullopt when there is none now. Never blocks.
-  std::optional<StreamEvent> poll();
+  // The next event, with at most `tokens_max` (> 0) tokens: the rest of a longer one, its end
+  // included, is the next event. nullopt when there is none now. Never blocks.
+  std::optional<StreamEvent> poll(std::size_t tokens_max = static_cast<std::size_t>(-1));
 
   // `ready` is called by the writer after events arrive while none were waiting; it must be quick
   // and may not call back into the stream. Called at once when events are waiting already.

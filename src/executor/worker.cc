@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "executor/token_score.h"
 
 namespace kun {
 
@@ -187,6 +188,12 @@ Result<TensorView> Worker::compute_logits(ConstTensorView hidden) {
   return logits;
 }
 
+std::optional<SampledToken> Worker::sample_row(std::span<const float> logits,
+                                               const SamplingRow& row) {
+  if (row.given < 0) return sampler_.sample(logits, row);
+  return score_token(logits, options_.vocabulary_limit, row.given, row.given_top_count);
+}
+
 StepResult Worker::sample(const BatchPlan& plan, const SamplingBatch& sampling) {
   StepResult result;
   result.step = plan.step;
@@ -198,13 +205,18 @@ StepResult Worker::sample(const BatchPlan& plan, const SamplingBatch& sampling) 
   CHECK(sampling.rows.size() == wanted_count);
   std::size_t row = 0;
   result.status = for_each_row(plan, [&](std::size_t s, std::int32_t, auto logits) {
-    auto token = sampler_.sample(logits, sampling.rows[row++]);
+    const SamplingRow& wanted = sampling.rows[row++];
+    auto token = sample_row(logits, wanted);
     SliceResult& slice = result.slices[s];
-    slice.corrupted = slice.corrupted || !token.has_value();
-    if (!slice.corrupted) slice.tokens.push_back(*std::move(token));
+    if (token.has_value()) {
+      slice.tokens.push_back(*std::move(token));
+    } else {
+      const bool starved = wanted.given < 0 && sampler_.starved();
+      (starved ? slice.starved : slice.corrupted) = true;
+    }
   });
   for (SliceResult& slice : result.slices) {
-    if (slice.corrupted) slice.tokens.clear();
+    if (slice.corrupted || slice.starved) slice.tokens.clear();
   }
   phase_count_.fetch_add(1);
   return result;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -69,6 +70,7 @@ class Worker {
   void copy_blocks(const BatchPlan& plan);
   void flatten(const BatchPlan& plan);
   void append(const PlanSlice& slice);
+  std::optional<SampledToken> sample_row(std::span<const float> logits, const SamplingRow& row);
   Status for_each_row(const BatchPlan& plan, const RowCallback& show);
   Result<TensorView> compute_logits(ConstTensorView hidden);
   TensorView scratch(std::shared_ptr<std::byte>& buffer, std::int64_t& capacity, std::int64_t rows,

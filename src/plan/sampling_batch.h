@@ -2,10 +2,12 @@
 // the rank that samples; spans point into the scheduler's sequences and hold until the step ends.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "plan/sampling_params.h"
+#include "plan/token_constraint.h"
 
 namespace kun {
 
@@ -14,6 +16,15 @@ struct SamplingRow {
   std::span<const Token> history;  // prompt and output so far
   std::int32_t prompt_count = 0;   // how much of `history` is prompt
   std::uint32_t choice = 0;        // index among the n choices of a request: decorrelates seeds
+  Token given = -1;                // >= 0: how likely this token is; nothing is sampled
+  int given_top_count = 0;         // with `given`: the likeliest tokens beside it
+
+  // Rows of one sequence share it. Whoever supplies the batch turns it into a mask: bit i % 32 of
+  // word i / 32 tells whether token i is possible, end tokens included. Empty: all are.
+  TokenConstraint* constraint = nullptr;
+  std::span<const Token> end_tokens{};  // what may end the sequence; given with a constraint
+  std::span<const std::uint32_t> mask{};
+  Status mask_status{};  // why there is no mask; all its bits are 0 then
 };
 
 struct SamplingBatch {

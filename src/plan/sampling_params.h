@@ -20,8 +20,10 @@ struct SamplingParams {
   std::uint64_t seed = 0;           // always set: whoever fills the request draws one if need be
   int logprob_count = -1;           // -1: none; 0: the chosen token; k: the k likeliest too
   std::vector<std::pair<Token, float>> logit_bias;
-  int output_count_min = 0;       // end tokens are impossible before this many outputs
-  std::vector<Token> end_tokens;  // forbidden while below output_count_min
+  std::vector<Token> allowed_tokens;          // sorted; empty: all
+  std::vector<std::vector<Token>> bad_words;  // whose last token is impossible after the others
+  int output_count_min = 0;                   // end tokens are impossible before this many outputs
+  std::vector<Token> end_tokens;              // forbidden while below output_count_min
 };
 
 }  // namespace kun

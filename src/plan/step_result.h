@@ -24,6 +24,7 @@ struct SliceResult {
   SequenceId sequence = 0;
   std::vector<SampledToken> tokens;  // one per wanted offset
   bool corrupted = false;            // a logits row was not finite: the sequence must end
+  bool starved = false;              // mask and parameters left no token: the sequence must end
 };
 
 struct StepResult {

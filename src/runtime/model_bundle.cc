@@ -11,6 +11,7 @@
 #include "runtime/tokenizer_file.h"
 #include "runtime/tokenizer_gguf.h"
 #include "text/byte_tokenizer.h"
+#include "text/deepseek_encoder.h"
 
 namespace kun {
 namespace {
@@ -51,10 +52,21 @@ Result<std::unique_ptr<const Tokenizer>> load_tokenizer(const Checkpoint& checkp
   return make_tokenizer(std::move(spec));
 }
 
+// Formats that are programs and not templates: by the name that --chat-template gives, else by the
+// model. Null for others.
+std::unique_ptr<const ChatTemplate> find_encoder(std::string_view name) {
+  if (name == "deepseek_v32" || name == "DeepseekV32ForCausalLM") {
+    return make_deepseek_v32_encoder();
+  }
+  if (name == "deepseek_v4" || name == "DeepseekV4ForCausalLM") return make_deepseek_v4_encoder();
+  return nullptr;
+}
+
 Result<std::unique_ptr<const ChatTemplate>> load_chat_template(const Checkpoint& checkpoint,
                                                                const Tokenizer* tokenizer,
                                                                const BundleOptions& options) {
   std::optional<std::string> source;
+  if (auto encoder = find_encoder(options.chat_template_path)) return encoder;
   if (!options.chat_template_path.empty()) {
     ASSIGN_OR_RETURN(const auto file, MappedFile::open(options.chat_template_path));
     source.emplace(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size());
@@ -63,7 +75,7 @@ Result<std::unique_ptr<const ChatTemplate>> load_chat_template(const Checkpoint&
   } else {
     ASSIGN_OR_RETURN(source, read_chat_template(checkpoint.path()));
   }
-  if (!source) return std::unique_ptr<const ChatTemplate>();
+  if (!source) return find_encoder(checkpoint.config().architecture());
   const auto piece = [tokenizer](const std::optional<Token>& token) {
     return token && tokenizer != nullptr ? std::string(tokenizer->piece(*token)) : std::string();
   };

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "sampling/fast_exp.h"
 #include "sampling/random.h"
+#include "sampling/token_limits.h"
 
 namespace kun {
 namespace {
@@ -70,6 +71,7 @@ std::optional<SampledToken> Sampler::sample(std::span<const float> logits, const
   std::size_t limit = logits.size();
   if (vocabulary_limit_ > 0) limit = std::min(limit, static_cast<std::size_t>(vocabulary_limit_));
 
+  starved_ = false;
   const Scan named = scan(logits.first(limit));
   const Scan unnamed = scan(logits.subspan(limit));
   if (named.corrupted || unnamed.corrupted || named.max == -kInfinity) return std::nullopt;
@@ -77,10 +79,12 @@ std::optional<SampledToken> Sampler::sample(std::span<const float> logits, const
   std::span<const float> values = logits.first(limit);
   float max = named.max;
   const SamplingParams& params = *row.params;
-  if (!params.logit_bias.empty() || has_penalties(params) || ends_forbidden(row)) {
+  if (!params.logit_bias.empty() || has_penalties(params) || ends_forbidden(row) ||
+      !row.mask.empty() || limits_tokens(params)) {
     values = adjust(values, row);
     const Scan adjusted = scan(values);
-    if (adjusted.corrupted || adjusted.max == -kInfinity) return std::nullopt;
+    starved_ = !adjusted.corrupted && adjusted.max == -kInfinity;
+    if (adjusted.corrupted || starved_) return std::nullopt;
     max = adjusted.max;
   }
 
@@ -111,7 +115,27 @@ std::span<const float> Sampler::adjust(std::span<const float> logits, const Samp
     }
   }
   if (has_penalties(params)) penalize(row);
+  if (!row.mask.empty()) mask(row.mask);
+  if (limits_tokens(params)) apply_token_limits(adjusted_, row);
   return adjusted_;
+}
+
+void Sampler::mask(std::span<const std::uint32_t> bits) {
+  CHECK(bits.size() * 32 >= adjusted_.size());
+  float* const values = adjusted_.data();
+  std::size_t i = 0;
+  for (std::size_t word = 0; i < adjusted_.size(); ++word) {
+    const std::size_t end = std::min(i + 32, adjusted_.size());
+    // Most words are all of one kind.
+    if (bits[word] == 0) {
+      std::fill(values + i, values + end, -kInfinity);
+    } else if (bits[word] != ~std::uint32_t{0}) {
+      for (std::size_t j = i; j < end; ++j) {
+        if (((bits[word] >> (j - i)) & 1U) == 0) values[j] = -kInfinity;
+      }
+    }
+    i = end;
+  }
 }
 
 void Sampler::penalize(const SamplingRow& row) {

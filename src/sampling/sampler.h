@@ -22,9 +22,12 @@ class Sampler {
   // 0: every row names a token.
   explicit Sampler(int vocabulary_limit = 0) : vocabulary_limit_(vocabulary_limit) {}
 
-  // nullopt when the row is corrupted (a NaN, +inf, or -inf everywhere) or when the parameters
+  // nullopt when the row is corrupted (a NaN, +inf, or -inf everywhere) or when mask and parameters
   // leave no token possible. Ids in the parameters or the history that name no row are ignored.
   std::optional<SampledToken> sample(std::span<const float> logits, const SamplingRow& row);
+
+  // Why the last sample() gave nothing: true when the logits themselves were fine.
+  bool starved() const { return starved_; }
 
  private:
   // The tokens at or before `id` at `value` in the order "larger logit first, then lower id".
@@ -34,6 +37,7 @@ class Sampler {
   };
 
   std::span<const float> adjust(std::span<const float> logits, const SamplingRow& row);
+  void mask(std::span<const std::uint32_t> bits);
   void penalize(const SamplingRow& row);
   Token draw(std::span<const float> logits, float max, const SamplingRow& row);
   void compute_weights(std::span<const float> logits, float max, float inverse_temperature);
@@ -45,6 +49,7 @@ class Sampler {
                     SampledToken& token);
 
   int vocabulary_limit_;
+  bool starved_ = false;
   std::vector<float> adjusted_;
   std::vector<float> weights_;        // exp((logit - max) / temperature)
   std::vector<double> block_sums_;    // of weights_

@@ -431,5 +431,60 @@ TEST(Sampler, FindsLargeSelectionsToo) {
   }
 }
 
+TEST(Sampler, ChoosesOnlyWhatTheMaskAllowsWhateverTheParameters) {
+  std::mt19937_64 random(3);
+  const std::vector<Token> history{0, 5, 7};
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<float> logits = random_logits(random, 1000, 4.0F);
+    std::vector<std::uint32_t> mask(32, 0);
+    std::vector<Token> allowed;
+    for (std::uint32_t id = 0; id < 1000; ++id) {
+      const bool whole_word = id / 32 == 4 || (round % 3 == 0 && id / 32 == 20);
+      if (!whole_word && random() % 50 != 0) continue;
+      mask[id / 32] |= std::uint32_t{1} << (id % 32);
+      allowed.push_back(static_cast<Token>(id));
+    }
+    SamplingParams params;
+    params.temperature = round % 4 == 0 ? 0.0F : 1.0F;
+    params.top_k = round % 5 == 0 ? 900 : 0;
+    params.top_p = round % 7 == 0 ? 0.9F : 1.0F;
+    params.repetition_penalty = round % 2 == 0 ? 1.0F : 1.3F;
+    params.seed = static_cast<std::uint64_t>(round);
+    SamplingRow row = row_of(params, history, 1);
+    row.mask = mask;
+    Sampler sampler;
+    const auto token = sampler.sample(logits, row);
+    ASSERT_TRUE(token.has_value());
+    EXPECT_TRUE(std::ranges::find(allowed, token->token) != allowed.end()) << token->token;
+    if (params.temperature > 0.0F || params.repetition_penalty != 1.0F) continue;
+    for (const Token other : allowed) {
+      EXPECT_GE(logits[static_cast<std::size_t>(token->token)],
+                logits[static_cast<std::size_t>(other)]);
+    }
+  }
+}
+
+TEST(Sampler, TellsAStarvedRowFromACorruptedOne) {
+  const std::vector<Token> history{0};
+  const std::vector<std::uint32_t> none = {0};
+  const std::vector<std::uint32_t> one = {4};
+  SamplingParams params;
+  std::vector<float> logits(5, 1.0F);
+  Sampler sampler;
+  SamplingRow row = row_of(params, history, 1);
+  row.mask = none;
+  EXPECT_FALSE(sampler.sample(logits, row).has_value());
+  EXPECT_TRUE(sampler.starved());
+  row.mask = one;
+  EXPECT_EQ(sampler.sample(logits, row)->token, 2);
+  EXPECT_FALSE(sampler.starved());
+  params.logit_bias = {{2, -kInfinity}};
+  EXPECT_FALSE(sampler.sample(logits, row).has_value());
+  EXPECT_TRUE(sampler.starved());
+  logits[4] = kNan;  // of the model, whether or not the mask hides it
+  EXPECT_FALSE(sampler.sample(logits, row).has_value());
+  EXPECT_FALSE(sampler.starved());
+}
+
 }  // namespace
 }  // namespace kun

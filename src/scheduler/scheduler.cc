@@ -71,6 +71,7 @@ Status Scheduler::Impl::add(SequenceSpec spec, Microseconds now) {
   request.token_count_max =
       static_cast<int>(std::min(prompt_count + spec.output_count_max, capacity_));
   request.sampling = std::move(spec.sampling);
+  request.prompt_logprob_count = spec.prompt_logprob_count;
   if (!spec.ignore_end_tokens) request.end_tokens = std::move(spec.end_tokens);
 
   SequencePtr sequence = make_sequence(request);
@@ -79,6 +80,7 @@ Status Scheduler::Impl::add(SequenceSpec spec, Microseconds now) {
   }
   sequence->tokens = std::move(spec.prompt);
   sequence->chain = prefixes_.chain(spec.cache_salt);
+  if (spec.constraint != nullptr) sequence->constraint = spec.constraint->clone();
   const SequenceKey key = sequence->key();
   waiting_.emplace(key, std::move(sequence));
   return {};
@@ -176,7 +178,7 @@ void Scheduler::stop(SequenceId id, std::uint32_t choice, int kept_count) {
 const BatchPlan& Scheduler::plan(Microseconds now) {
   return impl_->plan(now);
 }
-const SamplingBatch& Scheduler::sampling() const {
+SamplingBatch& Scheduler::sampling() {
   return impl_->sampling();
 }
 std::vector<Scheduler::Progress> Scheduler::apply(const StepResult& result, Microseconds now) {

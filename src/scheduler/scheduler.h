@@ -41,8 +41,10 @@ struct SequenceSpec {
   std::vector<Token> end_tokens;
   bool ignore_end_tokens = false;
   int choice_count = 1;
-  int priority = 0;  // lower runs earlier
+  int prompt_logprob_count = -1;  // >= 0: Progress::prompt_scores are wanted, with so many others
+  int priority = 0;               // lower runs earlier
   std::string cache_salt;
+  std::shared_ptr<const TokenConstraint> constraint;  // each choice gets a clone; null: none
 };
 
 class Scheduler {
@@ -64,19 +66,31 @@ class Scheduler {
   // empty one need not be, but may be (with an empty result of its step) to hear of stop()s.
   const BatchPlan& plan(Microseconds now);
 
-  // Beside the last plan; valid until apply().
-  const SamplingBatch& sampling() const;
+  // Beside the last plan; valid until apply(). The masks are the caller's to fill in.
+  SamplingBatch& sampling();
 
-  enum class Finish : std::uint8_t { kNone, kEndToken, kLength, kStopped, kCorrupted, kFailed };
+  enum class Finish : std::uint8_t {
+    kNone,
+    kEndToken,
+    kConstraintEnd,  // its constraint lets nothing follow
+    kLength,
+    kStopped,
+    kCorrupted,
+    kNoToken,  // constraint and parameters together leave no token; Progress::status may say more
+    kFailed,
+  };
 
   struct Progress {
     SequenceId sequence = 0;
     std::uint32_t choice = 0;
     std::vector<SampledToken> tokens;  // new outputs; empty when stop() ended it
+    // How likely the next tokens of the prompt were, from its second on; of the first choice only.
+    std::vector<SampledToken> prompt_scores;
     Finish finish = Finish::kNone;
     int prompt_count = 0;
     int cached_count = 0;  // prompt tokens taken from the prefix cache at first admission
     int output_count = 0;
+    Status status;                // of the constraint, when it broke
     Microseconds queue_time = 0;  // from add() to the plan of its first token
   };
 

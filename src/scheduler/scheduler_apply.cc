@@ -14,9 +14,11 @@ std::vector<Scheduler::Progress> Scheduler::Impl::apply(const StepResult& result
     fail_step();
   } else {
     int token_count = 0;
+    std::size_t row = 0;
     for (std::size_t i = 0; i < planned_.size(); ++i) {
       token_count += planned_[i]->planned_count;
-      apply_slice(*planned_[i], plan_.slices[i], result.slices[i]);
+      apply_slice(*planned_[i], plan_.slices[i], result.slices[i], row);
+      row += plan_.slices[i].wanted.size();
     }
     cost_.observe(token_count, now - planned_at_);
   }
@@ -36,7 +38,8 @@ bool Scheduler::Impl::usable(const StepResult& result) const {
   if (!result.status.ok() || result.slices.size() != planned_.size()) return false;
   for (std::size_t i = 0; i < planned_.size(); ++i) {
     const SliceResult& slice = result.slices[i];
-    if (!slice.corrupted && slice.tokens.size() != plan_.slices[i].wanted.size()) return false;
+    const bool ends = slice.corrupted || slice.starved;
+    if (!ends && slice.tokens.size() != plan_.slices[i].wanted.size()) return false;
   }
   return true;
 }
@@ -49,17 +52,18 @@ void Scheduler::Impl::fail_step() {
 }
 
 // Tells that every choice of the sequence has ended, unless it was cancelled.
-void Scheduler::Impl::end(Sequence& sequence, Finish finish) {
+void Scheduler::Impl::end(Sequence& sequence, Finish finish, const Status& status) {
   if (std::exchange(sequence.ended, true)) return;
   for (const SequenceChoice& choice : sequence.choices) {
     const bool stopped = choice.kept_count >= 0;
     progress_.push_back(progress_of(sequence, choice.index, stopped ? Finish::kStopped : finish));
+    if (!stopped) progress_.back().status = status;
     if (stopped) progress_.back().output_count = choice.kept_count;
   }
 }
 
 void Scheduler::Impl::apply_slice(Sequence& sequence, const PlanSlice& slice,
-                                  const SliceResult& result) {
+                                  const SliceResult& result, std::size_t first_row) {
   const int first = sequence.computed_count;
   sequence.computed_count += std::exchange(sequence.planned_count, 0);
   const int prompt_end = std::min(sequence.computed_count, sequence.request->prompt_count);
@@ -77,8 +81,13 @@ void Scheduler::Impl::apply_slice(Sequence& sequence, const PlanSlice& slice,
     prefixes_.publish(std::span(sequence.tokens).first(computed), sequence.chain, sequence.tables);
   }
   if (sequence.ended) return;
-  if (!slice.wanted.empty()) {
-    take_tokens(sequence, result);
+  if (result.starved) {
+    return end(sequence, Finish::kNoToken, sampling_.rows[first_row].mask_status);
+  }
+  const int scoring_count = std::exchange(sequence.scoring_count, 0);
+  if (scoring_count > 0) take_scores(sequence, result, scoring_count);
+  if (std::ssize(slice.wanted) > scoring_count) {
+    take_tokens(sequence, result, static_cast<std::size_t>(scoring_count));
     return;
   }
   // Choices that were stopped before they had a token leave those that go on.
@@ -99,12 +108,20 @@ void Scheduler::Impl::apply_slice(Sequence& sequence, const PlanSlice& slice,
   sequence.choices = std::move(left);
 }
 
-// result.tokens are those of sequence.choices, in order. All but the first choice move out.
-void Scheduler::Impl::take_tokens(Sequence& sequence, const SliceResult& result) {
+void Scheduler::Impl::take_scores(Sequence& sequence, const SliceResult& result, int count) {
+  progress_.push_back(progress_of(sequence, sequence.choices.front().index, Finish::kNone));
+  progress_.back().prompt_scores.assign(result.tokens.begin(), result.tokens.begin() + count);
+  sequence.request->scored_count += count;
+}
+
+// result.tokens from `first` on are those of sequence.choices, in order. All but the first choice
+// move out.
+void Scheduler::Impl::take_tokens(Sequence& sequence, const SliceResult& result,
+                                  std::size_t first) {
   const std::vector<SequenceChoice> choices = std::exchange(sequence.choices, {});
   for (std::size_t i = 1; i < choices.size(); ++i) {
     SequencePtr other = fork(sequence, choices[i]);
-    take_token(*other, result.tokens[i]);
+    take_token(*other, result.tokens[first + i]);
     if (other->ended) {
       destroy(std::move(other));
     } else {
@@ -112,7 +129,7 @@ void Scheduler::Impl::take_tokens(Sequence& sequence, const SliceResult& result)
     }
   }
   sequence.choices.push_back(choices.front());
-  take_token(sequence, result.tokens.front());
+  take_token(sequence, result.tokens[first]);
 }
 
 // The fork shares every block, the partial one too: who writes it first copies it.
@@ -127,6 +144,7 @@ Scheduler::Impl::SequencePtr Scheduler::Impl::fork(const Sequence& sequence,
   copy->tokens = sequence.tokens;
   copy->computed_count = sequence.computed_count;
   copy->chain = sequence.chain;
+  if (sequence.constraint != nullptr) copy->constraint = sequence.constraint->clone();
   return copy;
 }
 
@@ -137,17 +155,28 @@ void Scheduler::Impl::take_token(Sequence& sequence, const SampledToken& token) 
     return;
   }
   sequence.tokens.push_back(token.token);
-  const Finish finish = finish_after(sequence, token.token);
+  Status broken;
+  const Finish finish = finish_after(sequence, token.token, broken);
   progress_.push_back(progress_of(sequence, choice.index, finish));
+  progress_.back().status = std::move(broken);
   progress_.back().tokens.push_back(token);
   sequence.ended = finish != Finish::kNone;
 }
 
-Scheduler::Finish Scheduler::Impl::finish_after(const Sequence& sequence, Token token) const {
+// Moves the constraint on. `broken` is its error, should it not take the token.
+Scheduler::Finish Scheduler::Impl::finish_after(Sequence& sequence, Token token,
+                                                Status& broken) const {
   const Request& request = *sequence.request;
   const bool may_end = sequence.output_count() >= request.sampling.output_count_min;
   if (may_end && std::ranges::find(request.end_tokens, token) != request.end_tokens.end()) {
     return Finish::kEndToken;
+  }
+  if (sequence.constraint != nullptr) {
+    broken = sequence.constraint->advance(token);
+    if (!broken.ok()) return Finish::kNoToken;
+    if (sequence.constraint->ending() == TokenConstraint::Ending::kReached) {
+      return Finish::kConstraintEnd;
+    }
   }
   return sequence.token_count() == request.token_count_max ? Finish::kLength : Finish::kNone;
 }

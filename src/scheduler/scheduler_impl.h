@@ -23,7 +23,7 @@ class Scheduler::Impl {
   void cancel(SequenceId id);
   void stop(SequenceId id, std::uint32_t choice, int kept_count);
   const BatchPlan& plan(Microseconds now);
-  const SamplingBatch& sampling() const { return sampling_; }
+  SamplingBatch& sampling() { return sampling_; }
   std::vector<Progress> apply(const StepResult& result, Microseconds now);
   bool idle() const { return running_.empty() && waiting_.empty() && progress_.empty(); }
   Stats stats() const;
@@ -61,18 +61,21 @@ class Scheduler::Impl {
   void preempt_last();
   void record_admission(Sequence& sequence);
   void add_slice(Sequence& sequence, int token_count);
+  void add_scores(Sequence& sequence, PlanSlice& slice);
   int missing_block_count(const Sequence& sequence, std::size_t group, int token_count) const;
   int prompt_share(const Sequence& sequence) const;
 
   // scheduler_apply.cc
   bool usable(const StepResult& result) const;
   void fail_step();
-  void apply_slice(Sequence& sequence, const PlanSlice& slice, const SliceResult& result);
-  void end(Sequence& sequence, Finish finish);
-  void take_tokens(Sequence& sequence, const SliceResult& result);
+  void apply_slice(Sequence& sequence, const PlanSlice& slice, const SliceResult& result,
+                   std::size_t first_row);
+  void end(Sequence& sequence, Finish finish, const Status& status = {});
+  void take_scores(Sequence& sequence, const SliceResult& result, int count);
+  void take_tokens(Sequence& sequence, const SliceResult& result, std::size_t first);
   void take_token(Sequence& sequence, const SampledToken& token);
   SequencePtr fork(const Sequence& sequence, const SequenceChoice& choice);
-  Finish finish_after(const Sequence& sequence, Token token) const;
+  Finish finish_after(Sequence& sequence, Token token, Status& broken) const;
   Progress progress_of(const Sequence& sequence, std::uint32_t choice, Finish finish) const;
   void remove_ended();
 

@@ -89,7 +89,7 @@ bool Scheduler::Impl::admit(std::size_t next) {
   Sequence& sequence = *waiting_.begin()->second;
   // Tokens set aside for others do not count here: they may turn out to be its victims.
   if (std::min(budget_.prompt, budget_.total) <= 0) return false;
-  if (limits_.prefix_caching) {
+  if (limits_.prefix_caching && !sequence.scores_prompt()) {
     // At least one token must be computed, or there would be no logits to sample from.
     const std::span<const Token> reusable =
         std::span(sequence.tokens).first(sequence.tokens.size() - 1);
@@ -230,18 +230,44 @@ void Scheduler::Impl::add_slice(Sequence& sequence, int token_count) {
     slice.blocks[g].assign(ids.begin(), ids.end());
   }
   slice.wanted.clear();
+  add_scores(sequence, slice);
   if (end == sequence.token_count()) {
     for (const SequenceChoice& choice : sequence.choices) {
       slice.wanted.push_back(token_count - 1);
       sampling_.rows.push_back({.params = &sequence.request->sampling,
                                 .history = sequence.tokens,
                                 .prompt_count = sequence.request->prompt_count,
-                                .choice = choice.index});
+                                .choice = choice.index,
+                                .constraint = sequence.constraint.get(),
+                                .end_tokens = sequence.request->end_tokens,
+                                .mask = {},
+                                .mask_status = {}});
     }
   }
   sequence.planned_count = token_count;
   planned_.push_back(&sequence);
   plan_.slices.push_back(std::move(slice));
+}
+
+// Rows of the slice that tell how likely the next token of the prompt was, where nobody was told.
+void Scheduler::Impl::add_scores(Sequence& sequence, PlanSlice& slice) {
+  sequence.scoring_count = 0;
+  if (!sequence.scores_prompt()) return;
+  const Request& request = *sequence.request;
+  const auto count = static_cast<int>(slice.tokens.size());
+  for (int offset = 0; offset < count; ++offset) {
+    const int next = slice.first_position + offset + 1;
+    if (next < request.scored_count || next >= request.prompt_count) continue;
+    slice.wanted.push_back(offset);
+    SamplingRow row;
+    row.params = &request.sampling;
+    row.history = std::span(sequence.tokens).first(static_cast<std::size_t>(next));
+    row.prompt_count = request.prompt_count;
+    row.given = sequence.tokens[static_cast<std::size_t>(next)];
+    row.given_top_count = request.prompt_logprob_count;
+    sampling_.rows.push_back(row);
+    ++sequence.scoring_count;
+  }
 }
 
 }  // namespace kun

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <compare>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "kv/prefix_cache.h"
 #include "plan/batch_plan.h"
 #include "plan/sampling_params.h"
+#include "plan/token_constraint.h"
 #include "scheduler/scheduler.h"
 
 namespace kun {
@@ -24,6 +26,8 @@ struct Request {
   int prompt_count = 0;
   int token_count_max = 0;  // prompt and output
   SamplingParams sampling;
+  int prompt_logprob_count = -1;  // >= 0: how likely its tokens are is wanted, and so many others
+  int scored_count = 1;           // prompt tokens of which that has been told; of the first never
   std::vector<Token> end_tokens;  // none when they are to be ignored
   int cached_count = -1;          // prompt tokens found at first admission; -1: not yet admitted
   int sequence_count = 0;
@@ -53,15 +57,22 @@ struct Sequence {
   std::vector<Token> tokens;  // prompt, then output
   int computed_count = 0;     // tokens whose cache entries exist
   int planned_count = 0;      // tokens in the step that is running now
+  int scoring_count = 0;      // rows of that step that score the prompt; they come first
   bool ended = false;         // cancelled while its step ran, or finished: apply() takes it away
   std::vector<BlockTable> tables;  // [KV group]
   PrefixChain chain;
+  std::unique_ptr<TokenConstraint> constraint;  // has taken in the output; null: none
 
   SequenceKey key() const { return {request->priority, request->arrival, choices.front().index}; }
   int choice_count() const { return static_cast<int>(choices.size()); }
   int token_count() const { return static_cast<int>(tokens.size()); }
   int pending_count() const { return token_count() - computed_count; }
   int output_count() const { return token_count() - request->prompt_count; }
+
+  // The logits of the prompt are wanted, so that its cached blocks are of no use.
+  bool scores_prompt() const {
+    return request->prompt_logprob_count >= 0 && request->scored_count < request->prompt_count;
+  }
 
   // Somebody reads its output now, and waits for the next token.
   bool decoding() const { return output_count() > 0 && pending_count() == 1; }

@@ -5,7 +5,7 @@
 namespace kun {
 namespace {
 
-std::string_view type_name(int status) {
+std::string_view openai_type(int status) {
   switch (status) {
     case 401: return "AuthenticationError";
     case 403: return "PermissionDeniedError";
@@ -19,6 +19,44 @@ std::string_view type_name(int status) {
     case 501: return "NotImplementedError";
     case 503: return "ServiceUnavailableError";
     default: return "BadRequestError";
+  }
+}
+
+std::string_view deepseek_type(int status) {
+  switch (status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 429: return "rate_limit_error";
+    case 500: return "server_error";
+    case 503: return "service_unavailable_error";
+    default: return "invalid_request_error";
+  }
+}
+
+std::string_view anthropic_type(int status) {
+  switch (status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 413: return "request_too_large";
+    case 429: return "rate_limit_error";
+    case 500: return "api_error";
+    case 503: return "overloaded_error";
+    default: return "invalid_request_error";
+  }
+}
+
+// DeepSeek tells fields out of range from requests that cannot be read.
+int status_of(const ApiError& error, Dialect dialect) {
+  const bool field = error.status == 400 && error.param && !error.malformed;
+  return dialect == Dialect::kDeepSeek && field ? 422 : error.status;
+}
+
+void write_optional(JsonWriter& json, const std::optional<std::string>& text) {
+  if (text) {
+    json.string(*text);
+  } else {
+    json.null();
   }
 }
 
@@ -43,25 +81,35 @@ ApiError error_from(const Status& status) {
   return {http_status(status.code()), status.message(), std::nullopt};
 }
 
-std::string error_json(const ApiError& error) {
+std::string error_json(const ApiError& error, Dialect dialect) {
   JsonWriter json;
-  json.begin_object().key("error").begin_object();
-  json.key("message").string(error.message);
-  json.key("type").string(type_name(error.status));
-  json.key("param");
-  if (error.param) {
-    json.string(*error.param);
-  } else {
-    json.null();
+  json.begin_object();
+  if (dialect == Dialect::kAnthropic) {
+    json.key("type").string("error").key("error").begin_object();
+    json.key("type").string(anthropic_type(error.status));
+    json.key("message").string(error.message).end_object().end_object();
+    return json.take();
   }
-  json.key("code").integer(error.status).end_object().end_object();
+  json.key("error").begin_object();
+  json.key("message").string(error.message);
+  const bool deepseek = dialect == Dialect::kDeepSeek;
+  json.key("type").string(deepseek ? deepseek_type(error.status) : openai_type(error.status));
+  json.key("param");
+  write_optional(json, error.param);
+  json.key("code");
+  if (deepseek) {
+    json.string(error.status < 500 ? "invalid_request_error" : "internal_error");
+  } else {
+    json.integer(error.status);
+  }
+  json.end_object().end_object();
   return json.take();
 }
 
-HttpResponse error_response(const ApiError& error) {
+HttpResponse error_response(const ApiError& error, Dialect dialect) {
   HttpResponse response;
-  response.status = error.status;
-  response.body = error_json(error);
+  response.status = status_of(error, dialect);
+  response.body = error_json(error, dialect);
   if (error.status == 429 || error.status == 503) {
     response.headers.push_back({"Retry-After", "1"});
   }

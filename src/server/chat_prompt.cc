@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <random>
 
 #include "server/json_writer.h"
+#include "server/template_variables.h"
 
 namespace kun {
 namespace {
@@ -51,16 +53,19 @@ std::optional<std::string> join_parts(FieldReader& reader, JsonView parts, std::
 }
 
 // Writes "content" of a message; false when it is not acceptable.
-bool write_content(FieldReader& reader, JsonWriter& json, JsonView content, std::size_t message) {
+bool write_content(FieldReader& reader, JsonWriter& json, JsonView content, std::size_t message,
+                   const std::string& cut) {
   json.key("content");
-  if (content.is(Kind::kNull)) {
+  if (content.is(Kind::kNull) && cut.empty()) {
     json.null();
+  } else if (content.is(Kind::kNull)) {
+    json.string(cut);
   } else if (content.is(Kind::kString)) {
-    json.string(content.string());
+    json.string(std::string(content.string()) + cut);
   } else if (content.is(Kind::kArray)) {
     const auto text = join_parts(reader, content, message);
     if (!text) return false;
-    json.string(*text);
+    json.string(*text + cut);
   } else {
     reader.fail("messages", fmt::format("messages[{}].content must be a string, an array of parts "
                                         "or null",
@@ -88,7 +93,19 @@ std::optional<std::string_view> read_role(FieldReader& reader, JsonView message,
   return role->string();
 }
 
-bool write_message(FieldReader& reader, JsonWriter& json, JsonView message, std::size_t index) {
+bool is_assistant(JsonView message) {
+  const auto role = message.find("role");
+  return role && role->is(Kind::kString) && role->string() == "assistant";
+}
+
+bool has_text(JsonView message, std::string_view name) {
+  const auto value = message.find(name);
+  return value && value->is(Kind::kString) && !value->string().empty();
+}
+
+// `cut` is put behind the content.
+bool write_message(FieldReader& reader, JsonWriter& json, JsonView message, std::size_t index,
+                   const std::string& cut) {
   if (!message.is(Kind::kObject)) {
     reader.fail("messages", fmt::format("messages[{}] must be an object", index));
     return false;
@@ -98,12 +115,21 @@ bool write_message(FieldReader& reader, JsonWriter& json, JsonView message, std:
   json.begin_object().key("role").string(*role);
   const auto content = message.find("content");
   if (content) {
-    if (!write_content(reader, json, *content, index)) return false;
+    if (!write_content(reader, json, *content, index, cut)) return false;
   } else if (*role != "assistant") {
     reader.fail("messages", fmt::format("messages[{}] has no content", index));
     return false;
+  } else if (!cut.empty()) {
+    json.key("content").string(cut);
   } else {
     json.key("content").null();
+  }
+  // Both names of one thing, so that the template finds the one it looks for.
+  const bool old_name = has_text(message, "reasoning_content");
+  if (has_text(message, "reasoning") && !old_name) {
+    json.key("reasoning_content").string(message.find("reasoning")->string());
+  } else if (old_name && !has_text(message, "reasoning")) {
+    json.key("reasoning").string(message.find("reasoning_content")->string());
   }
   if (const auto calls = message.find("tool_calls");
       calls && !calls->is(Kind::kArray) && !calls->is(Kind::kNull)) {
@@ -114,7 +140,9 @@ bool write_message(FieldReader& reader, JsonWriter& json, JsonView message, std:
   // reasoning_content, prefix.
   for (std::size_t i = 0; i < message.size(); ++i) {
     const std::string_view key = message.key(i);
-    if (key == "role" || key == "content" || message.at(i).is(Kind::kNull)) continue;
+    if (key == "role" || key == "content" || key == "prefix" || message.at(i).is(Kind::kNull)) {
+      continue;
+    }
     std::string value;
     message.at(i).print(value);
     json.key(key).raw(value);
@@ -123,115 +151,145 @@ bool write_message(FieldReader& reader, JsonWriter& json, JsonView message, std:
   return true;
 }
 
-void read_tools(FieldReader& reader, const ServerLimits& limits, ChatPrompt& prompt) {
-  const auto tools = reader.array("tools", static_cast<std::size_t>(limits.tools_max));
-  for (std::size_t i = 0; tools && i < tools->size(); ++i) {
-    const auto function =
-        tools->at(i).is(Kind::kObject) ? tools->at(i).find("function") : std::optional<JsonView>();
-    if (!function || !function->is(Kind::kObject)) {
-      reader.fail("tools", fmt::format("tools[{}] must be an object with a function", i));
-      return;
-    }
-  }
-  bool wanted = true;
-  if (const auto choice = reader.any("tool_choice")) {
-    const bool named = choice->is(Kind::kString);
-    wanted = !(named && choice->string() == "none");
-    if (!named || (choice->string() != "none" && choice->string() != "auto")) {
-      reader.fail("tool_choice",
-                  "tool_choice can be \"auto\" or \"none\"; forcing a call is not supported by "
-                  "this server");
-    }
-  }
-  // A model that is told of no tools calls none.
-  if (tools && tools->size() > 0 && wanted) tools->print(prompt.tools);
+// The prompt ends where the last message ends. Where that is in the rendered text only the template
+// knows, so the message gets a mark that nobody can have written.
+std::string make_cut() {
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return fmt::format("[[end of message {:016x}{:016x}]]", random(), random());
 }
 
-// DeepSeek's and OpenAI's switches for thinking become the variables that templates look at.
-std::string read_template_variables(FieldReader& reader) {
+// Whether the last message asks to be continued ("prefix": true).
+bool read_prefix(FieldReader& reader, JsonView messages) {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (!messages.at(i).is(Kind::kObject)) continue;
+    const auto prefix = messages.at(i).find("prefix");
+    if (!prefix || prefix->is(Kind::kNull)) continue;
+    if (!prefix->is(Kind::kBool)) {
+      reader.fail("messages", fmt::format("messages[{}].prefix must be true or false", i));
+    } else if (prefix->boolean()) {
+      if (i + 1 == messages.size() && is_assistant(messages.at(i))) return true;
+      reader.fail("messages", fmt::format("messages[{}].prefix may be set in the last message "
+                                          "only, and that must be the assistant's",
+                                          i));
+    }
+  }
+  return false;
+}
+
+// DeepSeek's rule: while it thinks, a model must see what it thought when it called tools.
+void check_thoughts(FieldReader& reader, JsonView messages) {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const JsonView message = messages.at(i);
+    const auto calls = message.find("tool_calls");
+    if (!is_assistant(message) || !calls || !calls->is(Kind::kArray) || calls->size() == 0) {
+      continue;
+    }
+    if (message.find("reasoning_content") || message.find("reasoning")) continue;
+    return reader.fail(ApiError{
+        400, "The `reasoning_content` in the thinking mode must be passed back to the API.",
+        "messages", true});
+  }
+}
+
+// The end of a message that is to be continued: inside of a thought or not.
+bool ends_in_thought(JsonView message) {
+  const auto content = message.find("content");
+  if (!content || !content->is(Kind::kString)) return false;
+  const std::string_view text = content->string();
+  const std::size_t open = text.rfind("<think>");
+  const std::size_t close = text.rfind("</think>");
+  return open != std::string_view::npos && (close == std::string_view::npos || close < open);
+}
+
+void write_messages(FieldReader& reader, JsonView messages, ChatPrompt& prompt) {
   JsonWriter json;
-  json.begin_object();
-  bool any = false;
-  if (const auto thinking = reader.object("thinking")) {
-    const auto type = thinking->find("type");
-    const bool named = type && type->is(Kind::kString);
-    if (!named || (type->string() != "enabled" && type->string() != "disabled")) {
-      reader.fail("thinking", "thinking.type must be \"enabled\" or \"disabled\"");
-    } else {
-      const bool enabled = type->string() == "enabled";
-      json.key("thinking").boolean(enabled).key("enable_thinking").boolean(enabled);
-      any = true;
-    }
+  json.begin_array();
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const bool last = i + 1 == messages.size();
+    if (!write_message(reader, json, messages.at(i), i, last ? prompt.cut : "")) return;
   }
-  if (const auto effort = reader.string("reasoning_effort", 32)) {
-    constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
-                                                          "high", "xhigh",   "max"};
-    if (std::ranges::count(kEfforts, *effort) == 0) {
-      reader.fail("reasoning_effort",
-                  "reasoning_effort must be one of none, minimal, low, medium, high, xhigh, max");
-    }
-    json.key("reasoning_effort").string(*effort);
-    any = true;
+  json.end_array();
+  prompt.messages = json.take();
+}
+
+// continue_final_message, "prefix": true and add_generation_prompt, which are one question.
+void read_continuation(FieldReader& reader, const std::optional<JsonView>& messages,
+                       ChatPrompt& prompt) {
+  const auto continues = reader.boolean("continue_final_message");
+  const auto generation = reader.boolean("add_generation_prompt");
+  if (!messages || messages->size() == 0) return;
+  prompt.continues = read_prefix(reader, *messages) || continues.value_or(false);
+  prompt.add_generation_prompt = generation.value_or(!prompt.continues);
+  if (!prompt.continues) return;
+  const JsonView last = messages->at(messages->size() - 1);
+  if (generation.value_or(false)) {
+    reader.fail("continue_final_message",
+                "add_generation_prompt and continue_final_message exclude each other");
+  } else if (!last.is(Kind::kObject) || !is_assistant(last)) {
+    reader.fail("messages", "only a message of the assistant can be continued");
+  } else {
+    prompt.cut = make_cut();
+    prompt.continues_thought = ends_in_thought(last);
   }
-  if (const auto given = reader.object("chat_template_kwargs")) {
-    for (std::size_t i = 0; i < given->size(); ++i) {
-      std::string value;
-      given->at(i).print(value);
-      json.key(given->key(i)).raw(value);
-      any = true;
-    }
-  }
-  json.end_object();
-  return any ? json.take() : std::string();
 }
 
 }  // namespace
 
-ChatPrompt read_chat_prompt(FieldReader& reader, const ServerContext& context) {
+ChatPrompt read_chat_prompt(FieldReader& reader, const ServerContext& context,
+                            const ServedModel& model, Dialect dialect) {
   ChatPrompt prompt;
   const ServerLimits& limits = context.options.limits;
   const auto messages = reader.array("messages", static_cast<std::size_t>(limits.messages_max));
-  if (!messages) {
-    reader.fail("messages", "messages is missing");
-    return prompt;
-  }
-  if (messages->size() == 0) reader.fail("messages", "messages must not be empty");
-  JsonWriter json;
-  json.begin_array();
-  for (std::size_t i = 0; i < messages->size(); ++i) {
-    if (!write_message(reader, json, messages->at(i), i)) return prompt;
-  }
-  json.end_array();
-  prompt.messages = json.take();
-  read_tools(reader, limits, prompt);
-  prompt.extra = read_template_variables(reader);
-  prompt.add_generation_prompt = reader.boolean("add_generation_prompt").value_or(true);
+  if (!messages) reader.fail("messages", "messages is missing");
+  if (messages && messages->size() == 0) reader.fail("messages", "messages must not be empty");
+  prompt.tools = read_chat_tools(reader, limits);
+  const TemplateVariables variables = read_template_variables(reader, dialect);
+  prompt.extra = variables.json;
+  read_continuation(reader, messages, prompt);
   prompt.add_special_tokens = reader.boolean("add_special_tokens").value_or(false);
-  reader.refuse({"continue_final_message", "documents"});
   if (const auto given = reader.string("chat_template", kTemplateBytesMax)) {
     if (!context.options.allow_request_chat_template) {
       reader.fail("chat_template", "this server does not accept templates from requests");
     }
     prompt.chat_template = *given;
   }
+  if (reader.failed()) return prompt;
+  write_messages(reader, *messages, prompt);
+  const bool thinks = model.syntax.reasoning != ReasoningSyntax::kNone &&
+                      variables.thinking.value_or(false) && !prompt.continues;
+  if (thinks && dialect == Dialect::kDeepSeek && !reader.failed()) {
+    check_thoughts(reader, *messages);
+  }
   return prompt;
 }
 
-Result<std::string> render_chat(const ServedModel& model, const ChatPrompt& prompt) {
+Result<RenderedChat> render_chat(const ServedModel& model, const ChatPrompt& prompt) {
   ChatTemplateInput input;
   input.messages = prompt.messages;
-  input.tools = prompt.tools;
+  input.tools = prompt.tools.json;
   input.extra = prompt.extra;
   input.add_generation_prompt = prompt.add_generation_prompt;
+  RenderedChat rendered;
   if (!prompt.chat_template.empty()) {
     ASSIGN_OR_RETURN(const auto compiled,
                      ChatTemplate::compile(prompt.chat_template, model.bos_token, model.eos_token));
-    return compiled->render(input);
-  }
-  if (model.chat_template == nullptr) {
+    ASSIGN_OR_RETURN(rendered.text, compiled->render(input));
+  } else if (model.chat_template == nullptr) {
     return invalid_argument("this model has no chat template; use /v1/completions");
+  } else {
+    ASSIGN_OR_RETURN(rendered.text, model.chat_template->render(input));
   }
-  return model.chat_template->render(input);
+  rendered.start = reasoning_start(rendered.text);
+  if (!prompt.continues) return rendered;
+  const std::size_t cut = rendered.text.rfind(prompt.cut);
+  if (cut == std::string::npos) {
+    return invalid_argument(
+        "the chat template does not show the last message, which is therefore "
+        "not to be continued");
+  }
+  rendered.text.resize(cut);
+  rendered.start = prompt.continues_thought ? ReasoningStart::kOpen : ReasoningStart::kClosed;
+  return rendered;
 }
 
 }  // namespace kun

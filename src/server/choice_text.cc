@@ -7,6 +7,7 @@ DetokenizerOptions detokenizer_options(const ChoiceText::Options& options) {
   DetokenizerOptions made;
   made.skip_special_tokens = options.skip_special_tokens;
   made.spaces_between_special_tokens = options.spaces_between_special_tokens;
+  made.kept_special = options.kept_special;
   made.starts_text = false;  // it continues the prompt
   return made;
 }

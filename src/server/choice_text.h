@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "text/detokenizer.h"
 #include "text/stop_strings.h"
@@ -22,6 +23,7 @@ class ChoiceText {
     bool include_stop = false;                 // a stop string stays in the text
     bool skip_special_tokens = true;
     bool spaces_between_special_tokens = true;
+    const std::vector<Token>* kept_special = nullptr;  // see DetokenizerOptions
   };
 
   explicit ChoiceText(const Options& options);

@@ -7,6 +7,8 @@
 #include <limits>
 #include <random>
 
+#include "server/structured_output.h"
+
 namespace kun {
 namespace {
 
@@ -100,6 +102,7 @@ void read_stream_options(FieldReader& reader, GenerationFields& fields) {
   FieldReader inner(*options, "stream_options.");
   fields.include_usage = inner.boolean("include_usage").value_or(false);
   fields.continuous_usage_stats = inner.boolean("continuous_usage_stats").value_or(false);
+  inner.ignore({"include_obfuscation"});
   if (inner.error()) reader.fail("stream_options", inner.error()->message);
 }
 
@@ -112,38 +115,77 @@ void read_request_id(FieldReader& reader, GenerationFields& fields) {
   fields.request_id = *id;
 }
 
+void read_token_limits(FieldReader& reader, const ServedModel& model, SamplingParams& sampling) {
+  constexpr std::size_t kWordsMax = 256;
+  const Tokenizer& tokenizer = *model.tokenizer;
+  const auto size = static_cast<std::size_t>(tokenizer.vocabulary_size());
+  sampling.allowed_tokens = reader.tokens("allowed_token_ids", size, tokenizer.vocabulary_size());
+  if (const auto given = reader.array("allowed_token_ids", size); given && given->size() == 0) {
+    reader.fail("allowed_token_ids", "allowed_token_ids must not be empty");
+  }
+  std::ranges::sort(sampling.allowed_tokens);
+  const auto words = reader.array("bad_words", kWordsMax);
+  for (std::size_t i = 0; words && i < words->size(); ++i) {
+    const JsonView word = words->at(i);
+    if (!word.is(Kind::kString) || word.string().empty() || word.string().size() > kNameBytesMax) {
+      return reader.fail("bad_words", fmt::format("bad_words[{}] must be a word", i));
+    }
+    // Inside of a text and at its beginning words have other tokens.
+    const std::string text(word.string());
+    for (const std::string& form : {text, " " + text}) {
+      std::vector<Token> tokens = tokenizer.encode(form, false);
+      if (!tokens.empty()) sampling.bad_words.push_back(std::move(tokens));
+    }
+  }
+}
+
+void read_repetition(FieldReader& reader, GenerationFields& fields) {
+  constexpr int kPatternMax = 256;
+  const auto given = reader.object("repetition_detection");
+  if (!given) return;
+  FieldReader inner(*given, "repetition_detection.");
+  RepetitionLimits limits;
+  limits.pattern_size_max =
+      static_cast<int>(inner.integer("max_pattern_size", 0, kPatternMax).value_or(0));
+  limits.pattern_size_min =
+      static_cast<int>(inner.integer("min_pattern_size", 0, kPatternMax).value_or(1));
+  limits.count_min = static_cast<int>(inner.integer("min_count", 2, 1 << 20).value_or(2));
+  if (inner.error()) return reader.fail("repetition_detection", inner.error()->message);
+  limits.pattern_size_min = std::max(1, limits.pattern_size_min);
+  if (limits.pattern_size_max == 0) return;
+  if (limits.pattern_size_min > limits.pattern_size_max) {
+    return reader.fail("repetition_detection",
+                       "repetition_detection.min_pattern_size is above max_pattern_size");
+  }
+  fields.repetition = limits;
+}
+
+// Of `count` samples the best `n` are shown. Their probabilities decide, so they must be known.
+void read_best_of(FieldReader& reader, const ServerLimits& limits, GenerationFields& fields) {
+  const auto count = reader.integer("best_of", 1, limits.choices_max);
+  if (!count) return;
+  if (*count < fields.choice_count) {
+    return reader.fail("best_of", "best_of must not be smaller than n");
+  }
+  if (*count > fields.choice_count && fields.stream) {
+    return reader.fail("best_of", "best_of above n cannot be streamed: the best is known last");
+  }
+  fields.sample_count = static_cast<int>(*count);
+}
+
 // Known, and an error as long as they are not supported.
 void refuse_unsupported(FieldReader& reader) {
-  reader.refuse({"use_beam_search",
-                 "prompt_logprobs",
-                 "allowed_token_ids",
-                 "bad_words",
-                 "logits_processors",
-                 "structured_outputs",
-                 "guided_json",
-                 "guided_regex",
-                 "guided_choice",
-                 "guided_grammar",
-                 "regex",
-                 "ebnf",
-                 "json_schema",
-                 "grammar",
-                 "stop_regex",
-                 "kv_transfer_params",
-                 "lora_path",
-                 "repetition_detection",
-                 "thinking_token_budget",
-                 "return_prompt_text",
-                 "return_tokens_as_token_ids",
-                 "prompt_embeds",
-                 "return_hidden_states",
-                 "custom_logit_processor",
-                 "logprob_token_ids",
-                 "vllm_xargs"});
+  reader.refuse({"use_beam_search", "logits_processors", "stop_regex", "kv_transfer_params",
+                 "lora_path", "thinking_token_budget", "return_prompt_text", "store",
+                 "media_io_kwargs", "mm_processor_kwargs", "prompt_embeds", "return_hidden_states",
+                 "custom_logit_processor", "logprob_token_ids", "vllm_xargs"});
   // Accepted without effect: hints, and names for what is the case anyway.
-  reader.ignore({"user", "metadata", "store", "service_tier", "length_penalty", "early_stopping",
-                 "mm_processor_kwargs", "media_io_kwargs", "prompt_cache_key", "safety_identifier",
-                 "detokenize", "truncation_side"});
+  reader.ignore({"user", "metadata", "prompt_cache_key", "prompt_cache_retention",
+                 "safety_identifier", "detokenize", "user_id"});
+  static_cast<void>(reader.word("service_tier", {"auto", "default"}));
+  // They shape beam search, which is refused above.
+  static_cast<void>(reader.number("length_penalty", -100.0, 100.0));
+  reader.ignore({"early_stopping"});
 }
 
 }  // namespace
@@ -163,8 +205,10 @@ GenerationFields read_generation_fields(FieldReader& reader, const ServedModel& 
   GenerationFields fields;
   read_sampling(reader, model, fields.sampling);
   read_logit_bias(reader, model, limits, fields.sampling);
+  read_token_limits(reader, model, fields.sampling);
   read_stop(reader, limits, fields);
   fields.choice_count = static_cast<int>(reader.integer("n", 1, limits.choices_max).value_or(1));
+  fields.sample_count = fields.choice_count;
   fields.stop_token_ids =
       reader.tokens("stop_token_ids", static_cast<std::size_t>(limits.stop_tokens_max),
                     model.tokenizer->vocabulary_size());
@@ -178,6 +222,15 @@ GenerationFields read_generation_fields(FieldReader& reader, const ServedModel& 
       static_cast<int>(reader.integer("min_tokens", 0, model.context_length).value_or(0));
   fields.stream = reader.boolean("stream").value_or(false);
   read_stream_options(reader, fields);
+  read_best_of(reader, limits, fields);
+  read_repetition(reader, fields);
+  fields.tokens_as_ids = reader.boolean("return_tokens_as_token_ids").value_or(false);
+  if (const auto count = reader.integer("prompt_logprobs", 0, limits.logprobs_max)) {
+    fields.prompt_logprob_count = static_cast<int>(*count);
+    if (fields.stream) {
+      reader.fail("prompt_logprobs", "prompt_logprobs cannot be had in a stream");
+    }
+  }
   fields.priority = static_cast<int>(
       reader.integer("priority", std::numeric_limits<int>::min(), std::numeric_limits<int>::max())
           .value_or(0));
@@ -187,6 +240,8 @@ GenerationFields read_generation_fields(FieldReader& reader, const ServedModel& 
     if (*keep == 0) reader.fail("truncate_prompt_tokens", "truncate_prompt_tokens must not be 0");
     fields.truncate_prompt_tokens = static_cast<int>(*keep);
   }
+  fields.truncate_right = reader.word("truncation_side", {"left", "right"}) == "right";
+  fields.grammar = read_structured_output(reader);
   refuse_unsupported(reader);
   return fields;
 }
@@ -201,7 +256,11 @@ std::optional<ApiError> fit_context(const ServedModel& model, GenerationFields& 
     const int keep =
         *fields.truncate_prompt_tokens < 0 ? std::max(1, fitting) : *fields.truncate_prompt_tokens;
     if (prompt.size() > static_cast<std::size_t>(keep)) {
-      prompt.erase(prompt.begin(), prompt.end() - keep);
+      if (fields.truncate_right) {
+        prompt.resize(static_cast<std::size_t>(keep));
+      } else {
+        prompt.erase(prompt.begin(), prompt.end() - keep);
+      }
     }
   }
   const auto prompt_count = static_cast<std::int64_t>(prompt.size());
@@ -211,7 +270,7 @@ std::optional<ApiError> fit_context(const ServedModel& model, GenerationFields& 
                                 "request has {} input tokens. Please reduce the length of the "
                                 "input.",
                                 context, prompt_count),
-                    "prompt"};
+                    "prompt", true};
   }
   const int left = context - static_cast<int>(prompt_count);
   if (fields.max_tokens && *fields.max_tokens > left) {
@@ -221,7 +280,7 @@ std::optional<ApiError> fit_context(const ServedModel& model, GenerationFields& 
                     "requested {} tokens ({} in the input, {} in the completion). "
                     "Please reduce the length of the input or completion.",
                     context, prompt_count + *fields.max_tokens, prompt_count, *fields.max_tokens),
-        std::string(max_tokens_name)};
+        std::string(max_tokens_name), true};
   }
   output_count_max = fields.max_tokens.value_or(std::min(left, default_max.value_or(left)));
   if (fields.sampling.output_count_min > output_count_max) {
@@ -245,7 +304,8 @@ GenerateRequest make_generate_request(const ServedModel& model, const Generation
   }
   request.ignore_end_tokens = request.end_tokens.empty();
   request.sampling.end_tokens = request.end_tokens;
-  request.choice_count = fields.choice_count;
+  request.choice_count = fields.sample_count;
+  request.prompt_logprob_count = fields.prompt_logprob_count;
   request.priority = fields.priority;
   request.cache_salt = fields.cache_salt;
   return request;

@@ -10,17 +10,23 @@
 
 #include "engine/generator.h"
 #include "plan/sampling_params.h"
+#include "server/repetition_watch.h"
 #include "server/request_json.h"
 #include "server/served_model.h"
 #include "server/server_limits.h"
+#include "text/grammar.h"
 
 namespace kun {
 
 struct GenerationFields {
   std::string model;  // as the client named it
   SamplingParams sampling;
-  int choice_count = 1;
+  int choice_count = 1;  // of each prompt, in the answer
+  int sample_count = 1;  // of each prompt, generated: the best of them are shown
   std::optional<int> max_tokens;
+  bool drops_output = false;      // max_tokens is 0: a single token is generated and not shown
+  bool wants_logprobs = false;    // in the answer
+  int prompt_logprob_count = -1;  // >= 0: of the prompt, in the answer
   std::vector<std::string> stop;
   std::vector<Token> stop_token_ids;
   bool include_stop_str_in_output = false;
@@ -31,10 +37,17 @@ struct GenerationFields {
   bool include_usage = false;
   bool continuous_usage_stats = false;
   bool return_token_ids = false;
+  bool tokens_as_ids = false;  // logprobs show "token_id:7" and not the token's text
+  std::optional<RepetitionLimits> repetition;
   int priority = 0;
   std::string cache_salt;
+  std::optional<GrammarSource> grammar;  // of the answer
+  std::string thoughts_end;              // the grammar holds from behind this text on; or empty
   std::string request_id;
   std::optional<int> truncate_prompt_tokens;  // -1: to what fits
+  bool truncate_right = false;                // the end of the prompt goes, not its beginning
+  bool include_reasoning = true;
+  bool separate_reasoning = true;  // false: thoughts stay in the content, marks and all
 };
 
 // Reads everything but max_tokens, logprobs and what carries the prompt. Problems are left in

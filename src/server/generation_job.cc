@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <ctime>
+#include <numeric>
+#include <random>
 #include <utility>
 
 #include "server/api_error.h"
@@ -17,8 +19,24 @@ double seconds_between(std::chrono::steady_clock::time_point from,
   return std::chrono::duration<double>(to - from).count();
 }
 
-std::string_view reason_name(FinishReason reason) {
-  return reason == FinishReason::kLength ? "length" : "stop";
+std::uint64_t random_salt() {
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return random();
+}
+
+std::size_t character_count(std::string_view text) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      text, [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; }));
+}
+
+// The tokens behind the marks that a parser waits for: a tokenizer may call them special.
+std::vector<Token> mark_tokens(const Tokenizer& tokenizer, AnswerSyntax syntax) {
+  std::vector<Token> tokens;
+  for (const std::string_view mark : answer_marks(syntax)) {
+    const auto token = tokenizer.find(mark);
+    if (token && tokenizer.is_special(*token)) tokens.push_back(*token);
+  }
+  return tokens;
 }
 
 }  // namespace
@@ -35,30 +53,61 @@ GenerationJob::GenerationJob(ServerContext& context, const std::shared_ptr<Excha
     : context_(context),
       exchange_(exchange),
       setup_(std::move(setup)),
-      id_(std::string(setup_.format->id_prefix()) + (setup_.fields.request_id.empty()
-                                                         ? exchange->request().request_id
-                                                         : setup_.fields.request_id)),
-      created_(static_cast<std::int64_t>(std::time(nullptr))),
       arrived_(exchange->request().received),
-      keeps_tokens_(setup_.fields.sampling.logprob_count >= 0 || setup_.fields.return_token_ids) {
+      keeps_tokens_(setup_.fields.wants_logprobs || setup_.fields.return_token_ids) {
+  if (setup_.parser) {
+    kept_special_ = mark_tokens(*setup_.model->tokenizer, setup_.parser->syntax);
+  }
   const auto stops = std::make_shared<const StopStrings>(setup_.fields.stop);
   cached_counts_.resize(setup_.prompts.size(), 0);
+  prompt_scores_.resize(setup_.prompts.size());
   for (std::size_t i = 0; i < setup_.prompts.size(); ++i) {
-    ChoiceText::Options options;
-    options.tokenizer = setup_.model->tokenizer;
-    options.stops = stops;
-    options.skip_special_tokens = setup_.fields.skip_special_tokens;
-    options.spaces_between_special_tokens = setup_.fields.spaces_between_special_tokens;
-    options.include_stop = setup_.fields.include_stop_str_in_output;
-    for (int c = 0; c < setup_.fields.choice_count; ++c) {
-      choices_.emplace_back(options);
-      choices_.back().answer = setup_.prompts[i].echo;
-      choices_.back().text_offset =
-          static_cast<std::size_t>(std::ranges::count_if(setup_.prompts[i].echo, [](char byte) {
-            return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U;
-          }));
-    }
+    add_choices(setup_.prompts[i], stops);
+    // Nothing predicts the first token.
+    if (setup_.fields.prompt_logprob_count < 0) continue;
+    prompt_scores_[i].push_back({setup_.prompts[i].tokens.front(), 0.0F, {}});
   }
+  setup_.writer->begin(answer_info(*exchange));
+}
+
+void GenerationJob::add_choices(const JobPrompt& prompt,
+                                const std::shared_ptr<const StopStrings>& stops) {
+  ChoiceText::Options options;
+  options.tokenizer = setup_.model->tokenizer;
+  options.stops = stops;
+  options.skip_special_tokens = setup_.fields.skip_special_tokens;
+  options.spaces_between_special_tokens = setup_.fields.spaces_between_special_tokens;
+  options.include_stop = setup_.fields.include_stop_str_in_output;
+  options.kept_special = &kept_special_;
+  for (int c = 0; c < setup_.fields.sample_count; ++c) {
+    Choice& choice = choices_.emplace_back(options);
+    choice.answer.content = prompt.echo;
+    choice.text_offset = character_count(prompt.echo);
+    if (setup_.fields.repetition) choice.repetition.emplace(*setup_.fields.repetition);
+    if (!setup_.parser) continue;
+    choice.parser.emplace(*setup_.parser);
+    choice.thinks = choice.parser->in_reasoning();
+  }
+}
+
+AnswerInfo GenerationJob::answer_info(const Exchange& exchange) const {
+  AnswerInfo info;
+  info.id =
+      std::string(setup_.writer->id_prefix()) +
+      (setup_.fields.request_id.empty() ? exchange.request().request_id : setup_.fields.request_id);
+  info.created = static_cast<std::int64_t>(std::time(nullptr));
+  info.model = setup_.fields.model;
+  info.fingerprint = "kun-" + context_.options.version;
+  info.salt = random_salt();
+  info.dialect = exchange.request().dialect;
+  info.stream = setup_.fields.stream;
+  info.include_usage = setup_.fields.include_usage;
+  info.continuous_usage = setup_.fields.continuous_usage_stats;
+  info.logprobs = setup_.fields.wants_logprobs;
+  info.token_ids = setup_.fields.return_token_ids;
+  info.tokens_as_ids = setup_.fields.tokens_as_ids;
+  info.tokenizer = setup_.model->tokenizer;
+  return info;
 }
 
 void GenerationJob::on_closed() {
@@ -86,24 +135,33 @@ void GenerationJob::run() {
   if (done_) return;
   const std::shared_ptr<Exchange> exchange = exchange_.lock();
   if (exchange == nullptr || exchange->closed()) return let_go();
+  if (!started_ && !constraint_ready()) return;
   if (!started_) generate();
-  if (idle_.exchange(false) && setup_.fields.stream) {
-    if (stream_begun_) {
-      exchange->write(kSseComment);
-    } else {
-      begin_stream();  // so that the client knows it has been heard
-    }
-  }
+  if (idle_.exchange(false)) keep_alive(*exchange);
   pump();
+}
+
+// Nothing has been sent for a while: proxies and clients hear that there is still somebody.
+void GenerationJob::keep_alive(Exchange& exchange) {
+  if (setup_.fields.stream) {
+    if (stream_begun_) return exchange.write(kSseComment);
+    return begin_stream();
+  }
+  // DeepSeek's way for answers in one piece: blank lines before the JSON.
+  if (exchange.request().dialect != Dialect::kDeepSeek) return;
+  if (!std::exchange(blanks_sent_, true)) exchange.begin(HttpResponse());
+  exchange.write("\n");
 }
 
 void GenerationJob::generate() {
   started_ = true;
   submitted_ = Clock::now();
   for (const JobPrompt& prompt : setup_.prompts) {
-    context_.metrics.request_admitted(setup_.fields.choice_count, prompt.output_count_max);
-    streams_.push_back(setup_.model->generator->generate(make_generate_request(
-        *setup_.model, setup_.fields, prompt.tokens, prompt.output_count_max)));
+    context_.metrics.request_admitted(setup_.fields.sample_count, prompt.output_count_max);
+    GenerateRequest request =
+        make_generate_request(*setup_.model, setup_.fields, prompt.tokens, prompt.output_count_max);
+    request.constraint = constraint_;
+    streams_.push_back(setup_.model->generator->generate(std::move(request)));
     // The stream may outlive the job, and its writer the server: the callback owns neither. It is
     // called under the stream's lock, hence only puts the job into the pool's line.
     streams_.back()->set_ready_callback([weak = weak_from_this(), pool = context_.pool] {
@@ -114,15 +172,19 @@ void GenerationJob::generate() {
   }
 }
 
-// Takes what the streams have, as long as the client keeps up.
+// Takes what the streams have, as long as the client keeps up, and only so much of it at a time
+// that other requests get their turn.
 void GenerationJob::pump() {
   const std::shared_ptr<Exchange> exchange = exchange_.lock();
+  auto tokens_left = static_cast<std::size_t>(context_.options.limits.tokens_at_once_max);
   for (std::size_t prompt = 0; prompt < streams_.size(); ++prompt) {
     for (;;) {
       // on_drained() brings us back.
       if (exchange->pending_bytes() > context_.options.limits.pending_bytes_max) return;
-      std::optional<StreamEvent> event = streams_[prompt]->poll();
+      if (tokens_left == 0) return schedule();
+      std::optional<StreamEvent> event = streams_[prompt]->poll(tokens_left);
       if (!event) break;
+      tokens_left -= std::min(tokens_left, event->tokens.size());
       if (!take_event(prompt, *std::move(event))) return;
     }
   }
@@ -138,22 +200,23 @@ bool GenerationJob::take_event(std::size_t prompt, StreamEvent event) {
     fail(unavailable("the generation was cancelled by the server"));
     return false;
   }
-  if (event.choice >= static_cast<std::uint32_t>(setup_.fields.choice_count)) return true;
+  if (event.choice >= static_cast<std::uint32_t>(setup_.fields.sample_count)) return true;
   const std::size_t index =
-      prompt * static_cast<std::size_t>(setup_.fields.choice_count) + event.choice;
+      prompt * static_cast<std::size_t>(setup_.fields.sample_count) + event.choice;
   Choice& choice = choices_[index];
   if (choice.ended) return true;
   cached_counts_[prompt] = std::max(cached_counts_[prompt], event.usage.cached_count);
   choice.queue_seconds = static_cast<double>(event.usage.queue_microseconds) * 1e-6;
+  std::vector<SampledToken>& scores = prompt_scores_[prompt];
+  scores.insert(scores.end(), event.prompt_scores.begin(), event.prompt_scores.end());
   if (!event.tokens.empty()) take_tokens(choice, event);
-  if (choice.text.stop_string() != nullptr) {
+  const bool over = choice.repeats || (choice.parser && choice.parser->over());
+  if (choice.text.stop_string() != nullptr || over) {
     if (!event.finish) streams_[prompt]->finish(event.choice, choice.output_count);
     end_choice(choice, prompt, FinishReason::kStop);
   } else if (event.finish) {
-    choice.text.finish();
     end_choice(choice, prompt, *event.finish);
   }
-  choice.answer += choice.text.take();
   if (setup_.fields.stream) send_piece(choice, index);
   if (ended_count_ < choices_.size()) return true;
   observe_longest();
@@ -174,21 +237,51 @@ void GenerationJob::take_tokens(Choice& choice, const StreamEvent& event) {
     context_.metrics.inter_token(seconds_between(choice.last_token, now));
   }
   choice.last_token = now;
+  if (setup_.fields.drops_output) return;
   for (std::size_t i = 0; i < event.tokens.size(); ++i) {
     const SampledToken& token = event.tokens[i];
     ++choice.output_count;
+    choice.logprob_sum += static_cast<double>(token.logprob);
     if (keeps_tokens_) choice.tokens.push_back(token);
     const bool is_end = event.end_token && i + 1 == event.tokens.size();
     if (is_end && std::ranges::count(setup_.fields.stop_token_ids, *event.end_token) > 0) {
       choice.stop_token = event.end_token;
     }
     if (is_end && !setup_.fields.include_stop_str_in_output) break;
-    const bool check = choice.output_count > setup_.fields.sampling.output_count_min;
-    if (choice.text.add(token.token, check)) break;
+    if (take_text(choice, token.token)) break;
+    choice.repeats = choice.repetition && choice.repetition->add(token.token);
+    if (choice.repeats) break;
   }
 }
 
+// True when the text is over.
+bool GenerationJob::take_text(Choice& choice, Token token) {
+  const bool check = choice.output_count > setup_.fields.sampling.output_count_min;
+  const bool stopped = choice.text.add(token, check);
+  if (!choice.parser) {
+    choice.answer.content += choice.text.take();
+    return stopped;
+  }
+  const bool thought = choice.parser->in_reasoning();
+  choice.answer.append(choice.parser->feed(choice.text.take()));
+  if (thought && choice.parser->in_reasoning()) ++choice.reasoning_count;
+  return stopped || choice.parser->over();
+}
+
+bool GenerationJob::scores_missing(std::size_t prompt) const {
+  return setup_.fields.prompt_logprob_count >= 0 &&
+         prompt_scores_[prompt].size() < setup_.prompts[prompt].tokens.size();
+}
+
 void GenerationJob::end_choice(Choice& choice, std::size_t prompt, FinishReason reason) {
+  choice.text.finish();
+  const std::string rest = choice.text.take();
+  if (choice.parser) {
+    choice.answer.append(choice.parser->feed(rest));
+    choice.answer.append(choice.parser->finish());
+  } else {
+    choice.answer.content += rest;
+  }
   choice.ended = true;
   choice.reason = reason;
   ++ended_count_;
@@ -208,7 +301,7 @@ void GenerationJob::end_choice(Choice& choice, std::size_t prompt, FinishReason 
 }
 
 void GenerationJob::observe_longest() {
-  const auto per_prompt = static_cast<std::ptrdiff_t>(setup_.fields.choice_count);
+  const auto per_prompt = static_cast<std::ptrdiff_t>(setup_.fields.sample_count);
   for (auto first = choices_.begin(); first != choices_.end(); first += per_prompt) {
     const auto longest =
         std::ranges::max_element(first, first + per_prompt, {}, &Choice::output_count);
@@ -218,25 +311,32 @@ void GenerationJob::observe_longest() {
 
 void GenerationJob::fail(const Status& status) {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
-    if (choices_[i].ended) continue;
-    const std::size_t prompt = i / static_cast<std::size_t>(setup_.fields.choice_count);
-    end_choice(choices_[i], prompt, FinishReason::kError);
+    if (!choices_[i].ended) end_choice(choices_[i], prompt_of(i), FinishReason::kError);
   }
   done_ = true;
   streams_.clear();
   const std::shared_ptr<Exchange> exchange = exchange_.lock();
   const ApiError error = error_from(status);
-  if (!stream_begun_) return exchange->respond(error_response(error));
-  exchange->write(sse_event(error_json(error)) + std::string(kSseDone));
-  exchange->end();
+  send_error(*exchange, error);
+}
+
+// In the way that is left: as the answer, or behind what has been sent.
+void GenerationJob::send_error(Exchange& exchange, const ApiError& error) {
+  const Dialect dialect = exchange.request().dialect;
+  if (blanks_sent_) {
+    exchange.write(error_json(error, dialect));
+  } else if (stream_begun_) {
+    exchange.write(setup_.writer->stream_error(error));
+  } else {
+    return exchange.respond(error_response(error, dialect));
+  }
+  exchange.end();
 }
 
 // The client has gone.
 void GenerationJob::let_go() {
   for (std::size_t i = 0; started_ && i < choices_.size(); ++i) {
-    if (choices_[i].ended) continue;
-    const std::size_t prompt = i / static_cast<std::size_t>(setup_.fields.choice_count);
-    end_choice(choices_[i], prompt, FinishReason::kAbort);
+    if (!choices_[i].ended) end_choice(choices_[i], prompt_of(i), FinishReason::kAbort);
   }
   done_ = true;
   streams_.clear();
@@ -246,23 +346,27 @@ void GenerationJob::begin_stream() {
   if (std::exchange(stream_begun_, true)) return;
   const std::shared_ptr<Exchange> exchange = exchange_.lock();
   exchange->begin(sse_head());
-  if (!setup_.format->opens_choices()) return;
+  const AnswerPiece nothing;
+  std::vector<ChoicePart> parts;
   for (std::size_t i = 0; i < choices_.size(); ++i) {
-    ChoicePart part;
-    part.index = static_cast<int>(i);
-    part.first = true;
-    send_chunk(part, i / static_cast<std::size_t>(setup_.fields.choice_count));
-    choices_[i].first = false;
+    ChoicePart part = part_of(choices_[i], i);
+    part.text = &nothing;
+    part.tokens = {};
+    parts.push_back(part);
   }
+  const std::string events = setup_.writer->open_stream(parts, usage());
+  if (events.empty()) return;
+  exchange->write(events);
+  for (Choice& choice : choices_) choice.first = false;
 }
 
 void GenerationJob::send_piece(Choice& choice, std::size_t index) {
+  if (!choice.ended && scores_missing(prompt_of(index))) return;  // they go with the first piece
   begin_stream();
-  const std::size_t prompt = index / static_cast<std::size_t>(setup_.fields.choice_count);
+  const std::shared_ptr<Exchange> exchange = exchange_.lock();
   if (!choice.answer.empty() || !choice.tokens.empty()) {
-    ChoicePart part = part_of(choice, index);
-    send_chunk(part, prompt);
-    choice.answer.clear();
+    exchange->write(setup_.writer->piece(part_of(choice, index), usage()));
+    choice.answer = AnswerPiece();
     for (const SampledToken& token : choice.tokens) {
       choice.text_offset += shown_length(*setup_.model->tokenizer, token.token);
     }
@@ -273,87 +377,92 @@ void GenerationJob::send_piece(Choice& choice, std::size_t index) {
   const ChoiceFinish finish = finish_of(choice);
   ChoicePart last = part_of(choice, index);
   last.finish = &finish;
-  send_chunk(last, prompt);
-}
-
-void GenerationJob::send_chunk(const ChoicePart& part, std::size_t prompt) {
-  JsonWriter json;
-  open_answer(json);
-  json.key("choices").begin_array();
-  setup_.format->write_delta(json, part);
-  json.end_array();
-  setup_.format->write_extra(json, setup_.prompts[prompt].tokens, part.first);
-  if (setup_.fields.continuous_usage_stats) {
-    json.key("usage");
-    write_usage(json, usage());
-  } else if (setup_.fields.include_usage) {
-    json.key("usage").null();
-  }
-  json.end_object();
-  if (const auto exchange = exchange_.lock()) exchange->write(sse_event(json.text()));
+  last.last = ended_count_ == choices_.size();
+  exchange->write(setup_.writer->piece(last, usage()));
 }
 
 void GenerationJob::finish_stream() {
   done_ = true;
   streams_.clear();
   const std::shared_ptr<Exchange> exchange = exchange_.lock();
-  if (setup_.fields.include_usage) {
-    JsonWriter json;
-    open_answer(json);
-    json.key("choices").begin_array().end_array().key("usage");
-    write_usage(json, usage());
-    json.end_object();
-    exchange->write(sse_event(json.text()));
-  }
-  exchange->write(kSseDone);
+  exchange->write(setup_.writer->close_stream(usage()));
   exchange->end();
+}
+
+// Of `sample_count` samples of each prompt the `choice_count` likeliest per token, likeliest first.
+std::vector<std::size_t> GenerationJob::shown_choices() const {
+  std::vector<std::size_t> all(choices_.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  const auto samples = static_cast<std::size_t>(setup_.fields.sample_count);
+  const auto wanted = static_cast<std::size_t>(setup_.fields.choice_count);
+  if (samples == wanted) return all;
+  const auto score = [&](std::size_t i) {
+    return choices_[i].logprob_sum / std::max(1, choices_[i].output_count);
+  };
+  std::vector<std::size_t> shown;
+  for (std::size_t first = 0; first < all.size(); first += samples) {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(first);
+    std::stable_sort(begin, begin + static_cast<std::ptrdiff_t>(samples),
+                     [&](std::size_t a, std::size_t b) { return score(a) > score(b); });
+    shown.insert(shown.end(), begin, begin + static_cast<std::ptrdiff_t>(wanted));
+  }
+  return shown;
 }
 
 void GenerationJob::respond() {
   done_ = true;
   streams_.clear();
-  JsonWriter json;
-  open_answer(json);
-  json.key("choices").begin_array();
-  for (std::size_t i = 0; i < choices_.size(); ++i) {
-    const ChoiceFinish finish = finish_of(choices_[i]);
-    ChoicePart part = part_of(choices_[i], i);
-    part.finish = &finish;
-    setup_.format->write_choice(json, part);
+  const std::vector<std::size_t> shown = shown_choices();
+  std::vector<ChoiceFinish> finishes;
+  finishes.reserve(shown.size());
+  std::vector<ChoicePart> parts;
+  for (std::size_t i = 0; i < shown.size(); ++i) {
+    const Choice& choice = choices_[shown[i]];
+    finishes.push_back(finish_of(choice));
+    ChoicePart part = part_of(choice, shown[i]);
+    part.index = static_cast<int>(i);
+    part.finish = &finishes.back();
+    part.last = i + 1 == shown.size();
+    parts.push_back(part);
   }
-  json.end_array();
-  setup_.format->write_extra(json, setup_.prompts.front().tokens, true);
-  json.key("usage");
-  write_usage(json, usage());
-  json.end_object();
+  std::string body = setup_.writer->whole(parts, usage());
+  const std::shared_ptr<Exchange> exchange = exchange_.lock();
+  if (blanks_sent_) {
+    exchange->write(body);
+    return exchange->end();
+  }
   HttpResponse response;
-  response.body = json.take();
-  exchange_.lock()->respond(std::move(response));
+  response.body = std::move(body);
+  exchange->respond(std::move(response));
 }
 
-void GenerationJob::open_answer(JsonWriter& json) const {
-  json.begin_object();
-  json.key("id").string(id_);
-  json.key("object").string(setup_.format->object_name(setup_.fields.stream));
-  json.key("created").integer(created_);
-  json.key("model").string(setup_.fields.model);
-  json.key("system_fingerprint").string("kun-" + context_.options.version);
+std::size_t GenerationJob::prompt_of(std::size_t choice) const {
+  return choice / static_cast<std::size_t>(setup_.fields.sample_count);
 }
 
 ChoicePart GenerationJob::part_of(const Choice& choice, std::size_t index) const {
   ChoicePart part;
   part.index = static_cast<int>(index);
   part.first = choice.first;
-  part.text = choice.answer;
+  part.thinks = choice.thinks;
+  part.text = &choice.answer;
   part.tokens = choice.tokens;
   part.text_offset = choice.text_offset;
-  part.prompt = setup_.prompts[index / static_cast<std::size_t>(setup_.fields.choice_count)].tokens;
+  part.prompt = setup_.prompts[prompt_of(index)].tokens;
+  part.prompt_scores = prompt_scores_[prompt_of(index)];
   return part;
 }
 
 ChoiceFinish GenerationJob::finish_of(const Choice& choice) const {
   ChoiceFinish finish;
-  finish.reason = reason_name(choice.reason);
+  const bool calls = choice.parser && choice.parser->calls_tools();
+  if (choice.reason == FinishReason::kLength || setup_.fields.drops_output) {
+    finish.reason = "length";
+  } else if (choice.repeats) {
+    finish.reason = "repetition";
+  } else {
+    finish.reason = calls ? "tool_calls" : "stop";
+  }
   finish.stop_string = choice.text.stop_string();
   finish.stop_token = choice.stop_token;
   return finish;
@@ -365,7 +474,10 @@ CompletionUsage GenerationJob::usage() const {
     usage.prompt_count += static_cast<std::int64_t>(prompt.tokens.size());
   }
   for (const int count : cached_counts_) usage.cached_count += count;
-  for (const Choice& choice : choices_) usage.output_count += choice.output_count;
+  for (const Choice& choice : choices_) {
+    usage.output_count += choice.output_count;
+    usage.reasoning_count += choice.reasoning_count;
+  }
   return usage;
 }
 

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "server/dialect.h"
+
 namespace kun {
 
 struct HttpHeader {
@@ -23,6 +25,7 @@ struct HttpRequest {
   std::string body;
   std::string request_id;  // the client's X-Request-Id, or one made here
   bool keep_alive = true;
+  Dialect dialect = Dialect::kOpenAi;
   std::chrono::steady_clock::time_point received;
 
   // The first header of that (lower case) name; empty when there is none.

@@ -1,12 +1,13 @@
-// /v1/chat/completions: reads the request, renders the prompt, and writes answers and chunks in the
-// shapes of a chat.
+// /v1/chat/completions and DeepSeek's /chat/completions: reads the request, and starts a chat whose
+// answers are written in OpenAI's or DeepSeek's shape.
 #include <algorithm>
 #include <limits>
 
-#include "server/chat_prompt.h"
-#include "server/generation_job.h"
+#include "server/chat_generation.h"
+#include "server/chat_writer.h"
 #include "server/openai_api.h"
 #include "server/openai_request.h"
+#include "server/tool_grammar.h"
 
 namespace kun {
 namespace {
@@ -17,6 +18,7 @@ void read_logprobs(FieldReader& reader, const ServerLimits& limits, GenerationFi
   if (top && *top > 0 && !wanted) {
     reader.fail("top_logprobs", "top_logprobs needs logprobs to be true");
   }
+  fields.wants_logprobs = wanted;
   if (wanted) fields.sampling.logprob_count = static_cast<int>(top.value_or(0));
 }
 
@@ -30,64 +32,94 @@ std::string_view read_max_tokens(FieldReader& reader, GenerationFields& fields) 
   return new_name ? "max_completion_tokens" : "max_tokens";
 }
 
-void read_response_format(FieldReader& reader) {
-  const auto format = reader.object("response_format");
-  if (!format) return;
-  const auto type = format->find("type");
-  if (type && type->is(JsonView::Kind::kString) && type->string() == "text") return;
-  reader.fail("response_format", "response_format other than text is not supported by this server");
+// vLLM and OpenAI agree on what cannot be had here.
+void refuse_or_ignore(FieldReader& reader) {
+  reader.refuse({"audio", "functions", "function_call", "web_search_options", "echo"});
+  // Hints: how wordy the model shall be, and what the answer may look like.
+  reader.ignore({"verbosity", "prediction", "stream_reasoning"});
+  const auto modalities = reader.array("modalities", 8);
+  for (std::size_t i = 0; modalities && i < modalities->size(); ++i) {
+    const JsonView modality = modalities->at(i);
+    if (modality.is(JsonView::Kind::kString) && modality.string() == "text") continue;
+    reader.fail("modalities", "this model answers in text only");
+  }
+}
+
+std::optional<ToolCallFormat> call_format(ToolSyntax syntax) {
+  switch (syntax) {
+    case ToolSyntax::kNone: return std::nullopt;
+    case ToolSyntax::kDeepSeekV3: return ToolCallFormat::kDeepSeekV3;
+    case ToolSyntax::kDeepSeekV31: return ToolCallFormat::kDeepSeekV31;
+    case ToolSyntax::kDeepSeekV32: return ToolCallFormat::kDeepSeekV32;
+    case ToolSyntax::kDeepSeekV4: return ToolCallFormat::kDeepSeekV4;
+    case ToolSyntax::kHermes: return ToolCallFormat::kHermes;
+    case ToolSyntax::kLlama3Json: return ToolCallFormat::kLlama3Json;
+  }
+  return std::nullopt;
+}
+
+// tool_choice "required" or a function by name: a grammar lets nothing but calls through.
+void force_call(FieldReader& reader, const ServedModel& model, ChatRequest& request) {
+  const ChatTools& tools = request.chat.tools;
+  const auto format = call_format(model.syntax.tools);
+  if (!format) {
+    return reader.fail("tool_choice",
+                       "this model's way of calling tools is not known, so that a "
+                       "call cannot be forced; see --tool-call-parser");
+  }
+  if (request.fields.grammar) {
+    return reader.fail("tool_choice",
+                       "a call cannot be forced beside response_format or "
+                       "structured_outputs");
+  }
+  std::vector<ToolSchema> schemas;
+  for (const ChatTool& tool : tools.all) schemas.push_back({tool.name, tool.parameters});
+  ToolChoice choice;
+  choice.name = tools.chosen;
+  choice.parallel = tools.parallel && tools.choice == ToolUse::kRequired;
+  Result<GrammarSource> grammar = grammar_for_tools(schemas, choice, *format, *model.tokenizer);
+  if (!grammar) return reader.fail("tools", grammar.error().message());
+  request.fields.grammar = *std::move(grammar);
 }
 
 }  // namespace
 
+ChatRequest read_chat_request(FieldReader& reader, const ServerContext& context,
+                              const ServedModel& model, Dialect dialect,
+                              std::optional<ApiError>& not_found) {
+  ChatRequest request;
+  const ServerLimits& limits = context.options.limits;
+  const std::string name = read_model(reader, model, not_found);
+  request.fields = read_generation_fields(reader, model, limits);
+  request.fields.model = name;
+  read_logprobs(reader, limits, request.fields);
+  request.max_tokens_name = read_max_tokens(reader, request.fields);
+  request.fields.include_reasoning = reader.boolean("include_reasoning").value_or(true);
+  request.fields.separate_reasoning = reader.boolean("separate_reasoning").value_or(true);
+  refuse_or_ignore(reader);
+  request.chat = read_chat_prompt(reader, context, model, dialect);
+  if (request.chat.tools.forced() && !reader.failed()) force_call(reader, model, request);
+  return request;
+}
+
 void handle_chat_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   auto opened = open_request(context, exchange);
   if (!opened) return;
-  const ServedModel& model = *opened->model;
-  const ServerLimits& limits = context.options.limits;
   FieldReader reader(opened->json.root());
   std::optional<ApiError> not_found;
-  const std::string name = read_model(reader, model, not_found);
-  GenerationFields fields = read_generation_fields(reader, model, limits);
-  fields.model = name;
-  read_logprobs(reader, limits, fields);
-  const std::string_view max_tokens_name = read_max_tokens(reader, fields);
-  read_response_format(reader);
-  reader.refuse({"audio", "functions", "function_call", "prediction", "web_search_options", "echo",
-                 "verbosity"});
-  reader.ignore({"parallel_tool_calls", "modalities", "include_reasoning", "separate_reasoning",
-                 "stream_reasoning"});
-  const ChatPrompt chat = read_chat_prompt(reader, context);
+  ChatRequest request =
+      read_chat_request(reader, context, *opened->model, exchange->request().dialect, not_found);
   if (not_found) return respond_error(exchange, *not_found);
   if (reader.error()) return respond_error(exchange, *reader.error());
   context.note_unknown_fields(reader.unknown());
-
-  const Result<std::string> text = render_chat(model, chat);
-  if (!text) {
-    ApiError error = error_from(text.error());
-    error.param = "messages";
-    return respond_error(exchange, error);
-  }
-  JobPrompt prompt;
-  prompt.tokens = model.tokenizer->encode(*text, chat.add_special_tokens);
-  if (auto error = fit_context(model, fields, std::nullopt, max_tokens_name, prompt.tokens,
-                               prompt.output_count_max)) {
-    if (error->param == "prompt") error->param = "messages";
-    return respond_error(exchange, *error);
-  }
-  if (prompt.tokens.empty()) {
-    return respond_error(exchange, bad_field("messages", "the messages render to nothing"));
-  }
-  AnswerFormat::Options format;
-  format.tokenizer = model.tokenizer;
-  format.logprobs = fields.sampling.logprob_count >= 0;
-  format.token_ids = fields.return_token_ids;
-  GenerationJob::Setup setup;
-  setup.model = opened->model;
-  setup.fields = std::move(fields);
-  setup.prompts.push_back(std::move(prompt));
-  setup.format = std::make_unique<const ChatFormat>(format);
-  GenerationJob::start(context, exchange, std::move(setup));
+  ChatGeneration generation;
+  generation.model = opened->model;
+  generation.writer =
+      std::make_unique<ChatWriter>(ChatWriter::Options{request.fields.include_reasoning});
+  generation.fields = std::move(request.fields);
+  generation.chat = std::move(request.chat);
+  generation.max_tokens_name = request.max_tokens_name;
+  start_chat(context, exchange, std::move(generation));
 }
 
 }  // namespace kun

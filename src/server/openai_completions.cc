@@ -2,8 +2,11 @@
 // writes answers and chunks in the shapes of a completion.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
+#include "server/completion_writer.h"
+#include "server/fill_in.h"
 #include "server/generation_job.h"
 #include "server/openai_api.h"
 #include "server/openai_request.h"
@@ -18,12 +21,12 @@ constexpr int kDefaultMaxTokens = 16;  // OpenAI's
 class PromptReader {
  public:
   PromptReader(FieldReader& reader, const ServedModel& model, const ServerLimits& limits,
-               bool add_special_tokens)
-      : reader_(reader), model_(model), limits_(limits), add_special_tokens_(add_special_tokens) {}
+               const CompletionRequest& request)
+      : reader_(reader), model_(model), limits_(limits), request_(request) {}
 
   // A string, strings, token ids, or arrays of token ids.
   std::vector<JobPrompt> read() {
-    const auto prompt = reader_.any("prompt");
+    const std::optional<JsonView>& prompt = request_.prompt;
     if (!prompt) {
       reader_.fail("prompt", "prompt is missing");
       return {};
@@ -61,12 +64,23 @@ class PromptReader {
 
   void add_text(std::string_view text) {
     JobPrompt prompt;
-    prompt.tokens = model_.tokenizer->encode(text, add_special_tokens_);
     prompt.echo = text;
+    if (request_.suffix) {
+      auto tokens =
+          fill_in_tokens(*model_.tokenizer, text, *request_.suffix, request_.add_special_tokens);
+      if (!tokens)
+        return reader_.fail("suffix",
+                            "this model cannot fill in between a prompt and a "
+                            "suffix: it has no tokens for that");
+      prompt.tokens = *std::move(tokens);
+    } else {
+      prompt.tokens = model_.tokenizer->encode(text, request_.add_special_tokens);
+    }
     add(std::move(prompt));
   }
 
   void add_ids(JsonView ids) {
+    if (request_.suffix) return reader_.fail("suffix", "suffix needs a prompt of text");
     JobPrompt prompt;
     const int vocabulary_size = model_.tokenizer->vocabulary_size();
     for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -84,17 +98,58 @@ class PromptReader {
 
   void add(JobPrompt prompt) {
     if (prompt.tokens.empty()) return reader_.fail("prompt", "a prompt must not be empty");
+    if (!request_.echo) prompt.echo.clear();
     prompts_.push_back(std::move(prompt));
   }
 
   FieldReader& reader_;
   const ServedModel& model_;
   const ServerLimits& limits_;
-  const bool add_special_tokens_;
+  const CompletionRequest& request_;
   std::vector<JobPrompt> prompts_;
 };
 
+void read_sizes(FieldReader& reader, const ServerLimits& limits, GenerationFields& fields) {
+  if (const auto count = reader.integer("logprobs", 0, limits.logprobs_max)) {
+    fields.sampling.logprob_count = static_cast<int>(*count);
+    fields.wants_logprobs = true;
+  } else if (fields.sample_count > fields.choice_count) {
+    fields.sampling.logprob_count = 0;  // they tell which samples are best
+  }
+  if (const auto count = reader.integer("max_tokens", 0, std::numeric_limits<int>::max())) {
+    // To read a prompt and say nothing is to say one token and drop it.
+    fields.drops_output = *count == 0;
+    fields.max_tokens = std::max(1, static_cast<int>(*count));
+  }
+}
+
 }  // namespace
+
+CompletionRequest read_completion_request(FieldReader& reader, const ServerContext& context,
+                                          const ServedModel& model,
+                                          std::optional<ApiError>& not_found) {
+  CompletionRequest request;
+  const ServerLimits& limits = context.options.limits;
+  const std::string name = read_model(reader, model, not_found);
+  request.fields = read_generation_fields(reader, model, limits);
+  request.fields.model = name;
+  read_sizes(reader, limits, request.fields);
+  request.echo = reader.boolean("echo").value_or(false);
+  request.prompt_logprobs = request.fields.prompt_logprob_count >= 0;
+  if (request.echo && request.fields.wants_logprobs) {
+    request.fields.prompt_logprob_count =
+        std::max(request.fields.prompt_logprob_count, request.fields.sampling.logprob_count);
+  }
+  if (const auto suffix = reader.string("suffix", limits.body_bytes_max);
+      suffix && !suffix->empty()) {
+    request.suffix = *suffix;
+    if (request.echo) reader.fail("echo", "echo and suffix exclude each other");
+  }
+  reader.refuse({"tools", "tool_choice"});
+  request.add_special_tokens = reader.boolean("add_special_tokens").value_or(true);
+  request.prompt = reader.any("prompt");
+  return request;
+}
 
 void handle_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   auto opened = open_request(context, exchange);
@@ -103,55 +158,28 @@ void handle_completions(ServerContext& context, const std::shared_ptr<Exchange>&
   const ServerLimits& limits = context.options.limits;
   FieldReader reader(opened->json.root());
   std::optional<ApiError> not_found;
-  const std::string name = read_model(reader, model, not_found);
-  GenerationFields fields = read_generation_fields(reader, model, limits);
-  fields.model = name;
-  if (const auto count = reader.integer("logprobs", 0, limits.logprobs_max)) {
-    fields.sampling.logprob_count = static_cast<int>(*count);
-  }
-  if (const auto count = reader.integer("max_tokens", 1, std::numeric_limits<int>::max())) {
-    fields.max_tokens = static_cast<int>(*count);
-  }
-  if (const auto count = reader.integer("best_of", 1, limits.choices_max);
-      count && *count != fields.choice_count) {
-    reader.fail("best_of", "best_of other than n is not supported by this server");
-  }
-  const bool echo = reader.boolean("echo").value_or(false);
-  if (echo && fields.sampling.logprob_count >= 0) {
-    reader.fail("logprobs", "logprobs of an echoed prompt are not supported by this server");
-  }
-  if (reader.string("suffix", limits.body_bytes_max)) {
-    reader.fail("suffix", "suffix is not currently supported");
-  }
-  reader.refuse({"response_format", "tools", "tool_choice"});
-  const bool add_special = reader.boolean("add_special_tokens").value_or(true);
+  CompletionRequest request = read_completion_request(reader, context, model, not_found);
+  if (not_found) return respond_error(exchange, *not_found);
   std::vector<JobPrompt> prompts;
-  if (!reader.failed() && !not_found) {
-    prompts = PromptReader(reader, model, limits, add_special).read();
-  }
-  if (prompts.size() * static_cast<std::size_t>(fields.choice_count) >
+  if (!reader.failed()) prompts = PromptReader(reader, model, limits, request).read();
+  if (prompts.size() * static_cast<std::size_t>(request.fields.sample_count) >
       static_cast<std::size_t>(limits.prompts_max)) {
     reader.fail("n", fmt::format("prompts times n is more than {}", limits.prompts_max));
   }
-  if (not_found) return respond_error(exchange, *not_found);
   if (reader.error()) return respond_error(exchange, *reader.error());
   context.note_unknown_fields(reader.unknown());
   for (JobPrompt& prompt : prompts) {
-    if (!echo) prompt.echo.clear();
-    if (const auto error = fit_context(model, fields, kDefaultMaxTokens, "max_tokens",
+    if (const auto error = fit_context(model, request.fields, kDefaultMaxTokens, "max_tokens",
                                        prompt.tokens, prompt.output_count_max)) {
       return respond_error(exchange, *error);
     }
   }
-  AnswerFormat::Options format;
-  format.tokenizer = model.tokenizer;
-  format.logprobs = fields.sampling.logprob_count >= 0;
-  format.token_ids = fields.return_token_ids;
   GenerationJob::Setup setup;
   setup.model = opened->model;
-  setup.fields = std::move(fields);
   setup.prompts = std::move(prompts);
-  setup.format = std::make_unique<const CompletionFormat>(format);
+  setup.writer = std::make_unique<CompletionWriter>(
+      CompletionWriter::Options{request.echo, request.prompt_logprobs});
+  setup.fields = std::move(request.fields);
   GenerationJob::start(context, exchange, std::move(setup));
 }
 

@@ -22,7 +22,7 @@ std::optional<OpenedRequest> open_request(ServerContext& context,
 std::optional<ApiError> not_ready(const ServerContext& context);
 
 inline void respond_error(const std::shared_ptr<Exchange>& exchange, const ApiError& error) {
-  exchange->respond(error_response(error));
+  exchange->respond(error_response(error, exchange->request().dialect));
 }
 
 }  // namespace kun

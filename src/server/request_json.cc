@@ -2,14 +2,23 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace kun {
 
 using Kind = JsonView::Kind;
 
-FieldReader::FieldReader(JsonView object, std::string prefix)
-    : object_(object), prefix_(std::move(prefix)), known_(object.size(), false) {}
+FieldReader::FieldReader(JsonView object, std::string prefix, std::vector<FieldNote>* notes)
+    : object_(object), prefix_(std::move(prefix)), notes_(notes), known_(object.size(), false) {}
+
+void FieldReader::note(FieldNote note) {
+  if (notes_ == nullptr) return;
+  for (const FieldNote& known : *notes_) {
+    if (known.name == note.name) return;
+  }
+  notes_->push_back(std::move(note));
+}
 
 std::optional<std::int64_t> as_integer(JsonView value) {
   if (value.is(Kind::kInteger)) return value.integer();
@@ -40,6 +49,7 @@ std::optional<JsonView> FieldReader::take(std::string_view name, Kind kind, std:
 
 std::optional<std::int64_t> FieldReader::integer(std::string_view name, std::int64_t min,
                                                  std::int64_t max) {
+  note({std::string(name), "integer", static_cast<double>(min), static_cast<double>(max)});
   const auto value = take(name);
   if (!value) return std::nullopt;
   const auto integer = as_integer(*value);
@@ -55,6 +65,7 @@ std::optional<std::int64_t> FieldReader::integer(std::string_view name, std::int
 
 std::optional<double> FieldReader::number_in(std::string_view name, double min, double max,
                                              bool open) {
+  note({std::string(name), "number", min, max});
   const auto value = take(name);
   if (!value) return std::nullopt;
   if (!value->is(Kind::kInteger) && !value->is(Kind::kNumber)) {
@@ -79,12 +90,14 @@ std::optional<double> FieldReader::number_above(std::string_view name, double mi
 }
 
 std::optional<bool> FieldReader::boolean(std::string_view name) {
+  note({std::string(name), "boolean", {}, {}});
   const auto value = take(name, Kind::kBool, "true or false");
   if (!value) return std::nullopt;
   return value->boolean();
 }
 
 std::optional<std::string_view> FieldReader::string(std::string_view name, std::size_t bytes_max) {
+  note({std::string(name), "string", {}, {}});
   const auto value = take(name, Kind::kString, "a string");
   if (!value) return std::nullopt;
   if (value->string().size() > bytes_max) {
@@ -94,7 +107,16 @@ std::optional<std::string_view> FieldReader::string(std::string_view name, std::
   return value->string();
 }
 
+std::optional<std::string_view> FieldReader::word(std::string_view name,
+                                                  std::initializer_list<std::string_view> values) {
+  const auto given = string(name, 256);
+  if (!given || std::ranges::find(values, *given) != values.end()) return given;
+  fail(name, fmt::format("{}{} must be one of {}", prefix_, name, fmt::join(values, ", ")));
+  return std::nullopt;
+}
+
 std::optional<JsonView> FieldReader::array(std::string_view name, std::size_t size_max) {
+  note({std::string(name), "array", {}, {}});
   const auto value = take(name, Kind::kArray, "an array");
   if (value && value->size() > size_max) {
     fail(name, fmt::format("{}{} has {} elements, at most {} are accepted", prefix_, name,
@@ -105,10 +127,12 @@ std::optional<JsonView> FieldReader::array(std::string_view name, std::size_t si
 }
 
 std::optional<JsonView> FieldReader::object(std::string_view name) {
+  note({std::string(name), "object", {}, {}});
   return take(name, Kind::kObject, "an object");
 }
 
 std::optional<JsonView> FieldReader::any(std::string_view name) {
+  note({std::string(name), "", {}, {}});
   return take(name);
 }
 
@@ -130,6 +154,7 @@ std::vector<Token> FieldReader::tokens(std::string_view name, std::size_t size_m
 
 void FieldReader::refuse(std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names) {
+    note({std::string(name), "", {}, {}, FieldNote::Use::kRefused});
     const auto value = take(name);
     if (!value) continue;
     const Kind kind = value->kind();
@@ -145,11 +170,18 @@ void FieldReader::refuse(std::initializer_list<std::string_view> names) {
 }
 
 void FieldReader::ignore(std::initializer_list<std::string_view> names) {
-  for (const std::string_view name : names) static_cast<void>(take(name));
+  for (const std::string_view name : names) {
+    note({std::string(name), "", {}, {}, FieldNote::Use::kIgnored});
+    static_cast<void>(take(name));
+  }
 }
 
 void FieldReader::fail(std::string_view name, std::string message) {
   if (!error_) error_ = bad_field(prefix_ + std::string(name), std::move(message));
+}
+
+void FieldReader::fail(ApiError error) {
+  if (!error_) error_ = std::move(error);
 }
 
 std::vector<std::string_view> FieldReader::unknown() const {

@@ -16,9 +16,22 @@
 
 namespace kun {
 
+// What a reader has asked for: /openapi.json is made of it, so that it says what the code does.
+struct FieldNote {
+  enum class Use : std::uint8_t { kRead, kRefused, kIgnored };
+
+  std::string name;
+  std::string type;  // of JSON Schema; empty: any
+  std::optional<double> min;
+  std::optional<double> max;
+  Use use = Use::kRead;
+};
+
 class FieldReader {
  public:
-  explicit FieldReader(JsonView object, std::string prefix = "");
+  // With `notes` every question is written down, once.
+  explicit FieldReader(JsonView object, std::string prefix = "",
+                       std::vector<FieldNote>* notes = nullptr);
 
   // Bounds are inclusive. 16.0 is an integer; true, "16" and 16.5 are not.
   std::optional<std::int64_t> integer(std::string_view name, std::int64_t min, std::int64_t max);
@@ -29,6 +42,9 @@ class FieldReader {
   std::optional<std::string_view> string(std::string_view name, std::size_t bytes_max);
   std::optional<JsonView> array(std::string_view name, std::size_t size_max);
   std::optional<JsonView> object(std::string_view name);
+  // One of `values`.
+  std::optional<std::string_view> word(std::string_view name,
+                                       std::initializer_list<std::string_view> values);
   std::optional<JsonView> any(std::string_view name);
 
   // An array of token ids in [0, vocabulary_size).
@@ -36,10 +52,11 @@ class FieldReader {
 
   // Fields we know and cannot honour: an error unless they are absent, null, false, 0 or empty.
   void refuse(std::initializer_list<std::string_view> names);
-  // Fields that may be there and make no difference.
+  // Fields that may be there and make no difference: hints, and names for what is so anyway.
   void ignore(std::initializer_list<std::string_view> names);
 
   void fail(std::string_view name, std::string message);
+  void fail(ApiError error);
   bool failed() const { return error_.has_value(); }
   const std::optional<ApiError>& error() const { return error_; }
 
@@ -47,12 +64,14 @@ class FieldReader {
   std::vector<std::string_view> unknown() const;
 
  private:
+  void note(FieldNote note);
   std::optional<JsonView> take(std::string_view name);
   std::optional<JsonView> take(std::string_view name, JsonView::Kind kind, std::string_view what);
   std::optional<double> number_in(std::string_view name, double min, double max, bool open);
 
   JsonView object_;
   std::string prefix_;  // "stream_options." inside it
+  std::vector<FieldNote>* notes_;
   std::vector<bool> known_;
   std::optional<ApiError> error_;
 };

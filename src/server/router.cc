@@ -3,45 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <random>
 
 #include "base/log.h"
 #include "server/api_error.h"
-#include "server/openai_api.h"
-#include "server/small_routes.h"
+#include "server/openai_request.h"
+#include "server/routes.h"
 #include "text/utf8.h"
 
 namespace kun {
 
-enum class RouteKind { kApi, kHealth, kMetrics };
-
-struct Route {
-  std::string_view method;
-  std::string_view path;  // a trailing '*' stands for one or more characters
-  RouteKind kind;
-  bool heavy;  // waits in the text pool's line and may be refused when it is full
-  RouteHandler handler;
-};
-
 namespace {
-
-constexpr std::array kRoutes = {
-    Route{"POST", "/v1/chat/completions", RouteKind::kApi, true, handle_chat_completions},
-    Route{"POST", "/chat/completions", RouteKind::kApi, true, handle_chat_completions},
-    Route{"POST", "/v1/completions", RouteKind::kApi, true, handle_completions},
-    Route{"POST", "/completions", RouteKind::kApi, true, handle_completions},
-    Route{"GET", "/v1/models", RouteKind::kApi, false, handle_models},
-    Route{"GET", "/models", RouteKind::kApi, false, handle_models},
-    Route{"GET", "/v1/models/*", RouteKind::kApi, false, handle_model},
-    Route{"POST", "/tokenize", RouteKind::kApi, true, handle_tokenize},
-    Route{"POST", "/detokenize", RouteKind::kApi, true, handle_detokenize},
-    Route{"GET", "/health", RouteKind::kHealth, false, handle_health},
-    Route{"GET", "/ping", RouteKind::kHealth, false, handle_health},
-    Route{"POST", "/ping", RouteKind::kHealth, false, handle_health},
-    Route{"GET", "/version", RouteKind::kHealth, false, handle_version},
-    Route{"GET", "/metrics", RouteKind::kMetrics, false, handle_metrics},
-};
 
 bool matches(std::string_view pattern, std::string_view path) {
   if (!pattern.ends_with('*')) return pattern == path;
@@ -84,7 +56,7 @@ std::string_view Router::local_path(const HttpRequest& request) const {
 
 const Route* Router::find(std::string_view path, std::string_view method) const {
   if (method == "HEAD") method = "GET";
-  for (const Route& route : kRoutes) {
+  for (const Route& route : all_routes()) {
     if (matches(route.path, path) && route.method == method) return &route;
   }
   return nullptr;
@@ -98,7 +70,11 @@ std::optional<ApiError> Router::refuse_access(const HttpRequest& request,
   if (access == PageAccess::kOff) return ApiError{404, "there is no such page", std::nullopt};
   if (access == PageAccess::kOpen || keys_.empty()) return std::nullopt;
   const std::string_view authorization = request.header("authorization");
+  const std::string_view anthropic_key = request.header("x-api-key");
   if (keys_.accepts(authorization)) return std::nullopt;
+  if (!anthropic_key.empty() && keys_.accepts("Bearer " + std::string(anthropic_key))) {
+    return std::nullopt;
+  }
   return ApiError{401,
                   authorization.empty() ? "an API key is needed: Authorization: Bearer KEY"
                                         : "the API key is not valid",
@@ -110,32 +86,37 @@ std::optional<HttpResponse> Router::refuse_route(const HttpRequest& request) con
   const Route* route = find(path, request.method);
   if (route == nullptr) {
     std::string allowed;
-    for (const Route& candidate : kRoutes) {
+    for (const Route& candidate : all_routes()) {
       if (!matches(candidate.path, path)) continue;
       allowed += std::string(candidate.method) + (candidate.method == "GET" ? ", HEAD, " : ", ");
     }
     if (allowed.empty()) {
       const std::string shown = to_valid_utf8(path.substr(0, 200));
-      return error_response({404, fmt::format("there is no {}", shown), std::nullopt});
+      return error_response({404, fmt::format("there is no {}", shown), std::nullopt},
+                            request.dialect);
     }
     HttpResponse response = error_response(
         {405, fmt::format("{} is not a method of this path", request.method.substr(0, 32)),
-         std::nullopt});
+         std::nullopt},
+        request.dialect);
     response.headers.push_back({"Allow", allowed + "OPTIONS"});
     return response;
   }
-  if (const auto error = refuse_access(request, *route)) return error_response(*error);
+  if (const auto error = refuse_access(request, *route))
+    return error_response(*error, request.dialect);
   if (!route->heavy) return std::nullopt;
   const std::string_view type = request.header("content-type");
   if (!type.empty() && !is_json(type)) {
-    return error_response({415, "Content-Type must be application/json", std::nullopt});
+    return error_response({415, "Content-Type must be application/json", std::nullopt},
+                          request.dialect);
   }
   const std::string_view encoding = request.header("content-encoding");
   if (!encoding.empty() && encoding != "identity") {
-    return error_response({415, "compressed request bodies are not accepted", std::nullopt});
+    return error_response({415, "compressed request bodies are not accepted", std::nullopt},
+                          request.dialect);
   }
   if (context_.draining) {
-    return error_response({503, "the server is shutting down", std::nullopt});
+    return error_response({503, "the server is shutting down", std::nullopt}, request.dialect);
   }
   return std::nullopt;
 }
@@ -146,6 +127,7 @@ void Router::begin(HttpRequest& request) {
   const bool usable = !given.empty() && given.size() <= kIdBytesMax &&
                       std::ranges::all_of(given, [](char c) { return c > 0x20 && c < 0x7f; });
   request.request_id = usable ? std::string(given) : make_request_id();
+  request.dialect = dialect_of(local_path(request));
 }
 
 std::optional<HttpResponse> Router::refuse(const HttpRequest& request) {
@@ -155,18 +137,17 @@ std::optional<HttpResponse> Router::refuse(const HttpRequest& request) {
 
 void Router::handle(std::shared_ptr<Exchange> exchange) {
   const Route* route = find(local_path(exchange->request()), exchange->request().method);
-  if (route == nullptr) return exchange->respond(error_response({404, "not found", std::nullopt}));
+  if (route == nullptr) return respond_error(exchange, {404, "not found", std::nullopt});
   auto task = [this, route, exchange] { route->handler(context_, exchange); };
   if (!route->heavy) return context_.pool->resume(std::move(task));
   if (!context_.pool->try_submit(std::move(task))) {
-    exchange->respond(
-        error_response({429, "too many requests are waiting; try again later", std::nullopt}));
+    respond_error(exchange, {429, "too many requests are waiting; try again later", std::nullopt});
   }
 }
 
 HttpResponse Router::malformed(int status, const std::string& message) {
   context_.metrics.answered("none", "none", status, 0.0);
-  return error_response({status, message, std::nullopt});
+  return error_response({status, message, std::nullopt}, Dialect::kOpenAi);
 }
 
 HttpResponse Router::preflight(const HttpRequest& request) const {
@@ -174,7 +155,7 @@ HttpResponse Router::preflight(const HttpRequest& request) const {
   response.status = 204;
   response.content_type.clear();
   if (request.header("origin").empty()) {
-    response.headers.push_back({"Allow", "GET, HEAD, POST, OPTIONS"});
+    response.headers.push_back({"Allow", "GET, HEAD, POST, DELETE, OPTIONS"});
     return response;
   }
   const CorsOptions& cors = context_.options.cors;
@@ -182,8 +163,9 @@ HttpResponse Router::preflight(const HttpRequest& request) const {
   const bool any_method = std::ranges::count(cors.methods, "*") > 0;
   // "*" does not cover Authorization, so what was asked for is repeated.
   const std::string_view asked = request.header("access-control-request-headers");
-  response.headers.push_back({"Access-Control-Allow-Methods",
-                              any_method ? "GET, HEAD, POST, OPTIONS" : join(cors.methods)});
+  response.headers.push_back(
+      {"Access-Control-Allow-Methods",
+       any_method ? "GET, HEAD, POST, DELETE, OPTIONS" : join(cors.methods)});
   response.headers.push_back(
       {"Access-Control-Allow-Headers",
        any_header ? std::string(asked.empty() ? "*" : asked) : join(cors.headers)});

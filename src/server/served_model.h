@@ -2,13 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "engine/generator.h"
+#include "text/answer_syntax.h"
 #include "text/chat_template.h"
+#include "text/grammar_compiler.h"
 #include "text/tokenizer.h"
 
 namespace kun {
@@ -33,8 +36,10 @@ struct ServedModel {
   std::string eos_token;
   int context_length = 4096;
   SamplingDefaults defaults;
+  AnswerSyntax syntax;  // of thoughts and tool calls
   std::vector<Token> end_tokens;
-  std::int64_t created = 0;  // Unix seconds
+  std::int64_t created = 0;                   // Unix seconds
+  std::shared_ptr<GrammarCompiler> grammars;  // null: the server makes its own
   // Labels of vllm:cache_config_info.
   std::vector<std::pair<std::string, std::string>> cache_config;
 

@@ -9,7 +9,9 @@ namespace kun {
 
 ServerContext::ServerContext(ServerOptions server_options)
     : options(std::move(server_options)),
-      pool(std::make_shared<TextPool>(options.text_thread_count, options.limits.text_queue_max)) {}
+      pool(std::make_shared<TextPool>(options.text_thread_count, options.limits.text_queue_max)),
+      responses(static_cast<std::size_t>(options.limits.responses_max),
+                options.limits.responses_bytes_max) {}
 
 std::shared_ptr<const ServedModel> ServerContext::model() const {
   const std::lock_guard lock(mutex_);
@@ -18,6 +20,9 @@ std::shared_ptr<const ServedModel> ServerContext::model() const {
 
 void ServerContext::set_model(ServedModel model) {
   metrics.set_model(model);
+  if (model.grammars == nullptr) {
+    model.grammars = std::make_shared<GrammarCompiler>(*model.tokenizer);
+  }
   auto shared = std::make_shared<const ServedModel>(std::move(model));
   const std::lock_guard lock(mutex_);
   model_ = std::move(shared);

@@ -12,6 +12,7 @@
 
 #include "server/exchange.h"
 #include "server/json_view.h"
+#include "server/response_store.h"
 #include "server/served_model.h"
 #include "server/server.h"
 #include "server/server_metrics.h"
@@ -29,6 +30,7 @@ class ServerContext {
   // Shared with callbacks that the engine may still hold when the server is gone.
   const std::shared_ptr<TextPool> pool;
   std::atomic<bool> draining = false;
+  ResponseStore responses;  // of /v1/responses
 
   // Null while loading.
   std::shared_ptr<const ServedModel> model() const;

@@ -24,9 +24,11 @@ class EchoTemplate : public ChatTemplate {
     if (!input.tools.empty()) text += "|tools:" + std::string(input.tools);
     if (!input.extra.empty()) text += "|extra:" + std::string(input.extra);
     if (!input.add_generation_prompt) text += "|no prompt";
-    return text;
+    return text + ending;
   }
   std::string_view source() const override { return ""; }
+
+  std::string ending;  // of every prompt
 };
 
 class ServerFixture : public ::testing::Test {
@@ -53,6 +55,7 @@ class ServerFixture : public ::testing::Test {
     model.end_tokens = {kByteTokenizerEnd};
     model.created = 1234567890;
     model.cache_config = {{"block_size", "16"}};
+    model.syntax = syntax_;
     server_->set_model(std::move(model));
   }
 
@@ -76,6 +79,7 @@ class ServerFixture : public ::testing::Test {
 
   ServerOptions options_;
   int context_length_ = 4096;
+  AnswerSyntax syntax_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   EchoTemplate template_;
   ScriptedGenerator generator_;  // outlives the server

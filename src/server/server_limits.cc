@@ -31,6 +31,9 @@ std::string describe(const ServerLimits& l) {
   line("logit_bias_max", l.logit_bias_max, "");
   line("logprobs_max", l.logprobs_max, "");
   line("text_queue_max", l.text_queue_max, "");
+  line("responses_max", l.responses_max, "");
+  line("responses_bytes_max", l.responses_bytes_max, " bytes");
+  line("tokens_at_once_max", l.tokens_at_once_max, "");
   line("pending_bytes_max", l.pending_bytes_max, " bytes");
   return text;
 }

@@ -36,7 +36,10 @@ struct ServerLimits {
 
   // Work in progress.
   int text_queue_max = 1024;  // requests waiting for the text pool; one more is answered with 429
-  std::size_t pending_bytes_max = 256U << 10U;  // unsent output after which a stream pauses
+  std::size_t pending_bytes_max = 256U << 10U;   // unsent output after which a stream pauses
+  int responses_max = 1024;                      // answers of /v1/responses that are kept
+  std::size_t responses_bytes_max = 64U << 20U;  // of them together
+  int tokens_at_once_max = 256;  // of one request, made text before others have their turn
 };
 
 // One line per bound: "connections_max  4096".

@@ -35,6 +35,17 @@ std::string name_in_path(std::string_view path) {
   return percent_decode(path.substr(at + kRoute.size()));
 }
 
+// The text whose tokens are asked for. A problem is left in `reader`.
+std::string tokenize_text(FieldReader& reader, const ServedModel& model,
+                          const TokenizeRequest& request) {
+  if (request.prompt) return *request.prompt;
+  if (reader.failed()) return {};
+  Result<RenderedChat> rendered = render_chat(model, request.chat);
+  if (rendered) return std::move(rendered->text);
+  reader.fail("messages", rendered.error().message());
+  return {};
+}
+
 }  // namespace
 
 void handle_models(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
@@ -106,40 +117,41 @@ void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exc
   exchange->respond(std::move(response));
 }
 
+TokenizeRequest read_tokenize_request(FieldReader& reader, const ServerContext& context,
+                                      const ServedModel& model, Dialect dialect) {
+  TokenizeRequest request;
+  read_model(reader, model, request.not_found);
+  request.with_pieces = reader.boolean("return_token_strs").value_or(false);
+  const auto add_special = reader.boolean("add_special_tokens");
+  if (const auto given = reader.string("prompt", context.options.limits.body_bytes_max)) {
+    request.prompt = *given;
+    request.add_special_tokens = add_special.value_or(true);
+    return request;
+  }
+  if (!reader.any("messages")) reader.fail("prompt", "either prompt or messages is needed");
+  request.chat = read_chat_prompt(reader, context, model, dialect);
+  request.add_special_tokens = request.chat.add_special_tokens;
+  return request;
+}
+
 void handle_tokenize(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   auto opened = open_request(context, exchange);
   if (!opened) return;
   const ServedModel& model = *opened->model;
   FieldReader reader(opened->json.root());
-  std::optional<ApiError> not_found;
-  read_model(reader, model, not_found);
-  const bool with_pieces = reader.boolean("return_token_strs").value_or(false);
-  std::string text;
-  bool add_special_tokens = true;
-  if (const auto given = reader.string("prompt", context.options.limits.body_bytes_max)) {
-    text = *given;
-    add_special_tokens = reader.boolean("add_special_tokens").value_or(true);
-  } else if (!reader.failed() && !reader.any("messages")) {
-    reader.fail("prompt", "either prompt or messages is needed");
-  } else {
-    const ChatPrompt chat = read_chat_prompt(reader, context);
-    if (!reader.failed()) {
-      Result<std::string> rendered = render_chat(model, chat);
-      if (!rendered) reader.fail("messages", rendered.error().message());
-      if (rendered) text = *std::move(rendered);
-    }
-    add_special_tokens = chat.add_special_tokens;
-  }
-  if (not_found) return respond_error(exchange, *not_found);
+  const TokenizeRequest request =
+      read_tokenize_request(reader, context, model, exchange->request().dialect);
+  if (request.not_found) return respond_error(exchange, *request.not_found);
+  const std::string text = tokenize_text(reader, model, request);
   if (reader.error()) return respond_error(exchange, *reader.error());
-  const std::vector<Token> tokens = model.tokenizer->encode(text, add_special_tokens);
+  const std::vector<Token> tokens = model.tokenizer->encode(text, request.add_special_tokens);
   JsonWriter json;
   json.begin_object().key("count").integer(static_cast<std::int64_t>(tokens.size()));
   json.key("max_model_len").integer(model.context_length);
   json.key("tokens").begin_array();
   for (const Token token : tokens) json.integer(token);
   json.end_array().key("token_strs");
-  if (with_pieces) {
+  if (request.with_pieces) {
     json.begin_array();
     for (const Token token : tokens) json.string(model.tokenizer->piece(token));
     json.end_array();
@@ -150,20 +162,27 @@ void handle_tokenize(ServerContext& context, const std::shared_ptr<Exchange>& ex
   respond_json(exchange, json);
 }
 
+DetokenizeRequest read_detokenize_request(FieldReader& reader, const ServerContext& context,
+                                          const ServedModel& model) {
+  DetokenizeRequest request;
+  read_model(reader, model, request.not_found);
+  request.tokens = reader.tokens("tokens", context.options.limits.body_bytes_max,
+                                 model.tokenizer->vocabulary_size());
+  if (!reader.any("tokens")) reader.fail("tokens", "tokens is missing");
+  return request;
+}
+
 void handle_detokenize(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   auto opened = open_request(context, exchange);
   if (!opened) return;
   const ServedModel& model = *opened->model;
   FieldReader reader(opened->json.root());
-  std::optional<ApiError> not_found;
-  read_model(reader, model, not_found);
-  const std::vector<Token> tokens = reader.tokens("tokens", context.options.limits.body_bytes_max,
-                                                  model.tokenizer->vocabulary_size());
-  if (!reader.any("tokens")) reader.fail("tokens", "tokens is missing");
-  if (not_found) return respond_error(exchange, *not_found);
+  const DetokenizeRequest request = read_detokenize_request(reader, context, model);
+  if (request.not_found) return respond_error(exchange, *request.not_found);
   if (reader.error()) return respond_error(exchange, *reader.error());
   JsonWriter json;
-  json.begin_object().key("prompt").string(model.tokenizer->decode(tokens, false)).end_object();
+  json.begin_object().key("prompt").string(model.tokenizer->decode(request.tokens, false));
+  json.end_object();
   respond_json(exchange, json);
 }
 

@@ -21,6 +21,15 @@ inline std::string sse_event(std::string_view json) {
   return event;
 }
 
+// The same with a name, as OpenAI's Responses and Anthropic's Messages have them.
+inline std::string sse_event(std::string_view name, std::string_view json) {
+  std::string event = "event: ";
+  event += name;
+  event += '\n';
+  event += sse_event(json);
+  return event;
+}
+
 // Proxies must neither keep nor collect the events.
 inline HttpResponse sse_head() {
   HttpResponse head;

@@ -144,6 +144,7 @@ class ScriptedGenerator : public Generator {
     const Script& script = running.script;
     StreamEvent event;
     event.choice = static_cast<std::uint32_t>(choice);
+    if (choice == 0 && running.sent[0] == 0) event.prompt_scores = scores(running.request);
     int& sent = running.sent[choice];
     if (!script.refusal.ok() || sent == script.fail_after) {
       event.status = script.refusal.ok() ? internal_error("the script says so") : script.refusal;
@@ -173,6 +174,19 @@ class ScriptedGenerator : public Generator {
     running.ended[choice] = event.finish.has_value();
     event.usage = {static_cast<int>(running.request.prompt.size()), script.cached_count, sent};
     stream.push(std::move(event));
+  }
+
+  // Of every token of the prompt but the first.
+  static std::vector<SampledToken> scores(const GenerateRequest& request) {
+    std::vector<SampledToken> all;
+    for (std::size_t i = 1; i < request.prompt.size() && request.prompt_logprob_count >= 0; ++i) {
+      SampledToken score;
+      score.token = request.prompt[i];
+      score.logprob = -1.0F - static_cast<float>(i);
+      for (int k = 0; k < request.prompt_logprob_count; ++k) score.top.push_back({k, -0.25F});
+      all.push_back(score);
+    }
+    return all;
   }
 
   mutable std::mutex mutex_;

@@ -1,10 +1,14 @@
 // A Utf8Repair with a memory for the two places where the text depends on what came before.
 #include "text/detokenizer.h"
 
+#include <algorithm>
+
 namespace kun {
 
 void Detokenizer::push(Token id, std::string& text) {
-  std::string_view bytes = tokenizer_->bytes(id, options_.skip_special_tokens);
+  const bool kept = options_.kept_special != nullptr &&
+                    std::ranges::find(*options_.kept_special, id) != options_.kept_special->end();
+  std::string_view bytes = tokenizer_->bytes(id, options_.skip_special_tokens && !kept);
   const bool special = tokenizer_->is_special(id);
   if (special && after_special_ && !options_.spaces_between_special_tokens &&
       bytes.starts_with(' ')) {

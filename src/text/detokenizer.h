@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "text/tokenizer.h"
 #include "text/utf8.h"
@@ -17,6 +18,8 @@ struct DetokenizerOptions {
   bool spaces_between_special_tokens = true;
   // False: the tokens continue a text, so a first space is kept even where the decoder drops it.
   bool starts_text = true;
+  // Special tokens that are text all the same, for parsers that wait for them. Must outlive it.
+  const std::vector<Token>* kept_special = nullptr;
 };
 
 // One per choice of a request; not thread-safe. `tokenizer` must outlive it.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The official `openai` clients, Python and Node, against `kun serve` with the default model.
+# The official `openai` clients, Python and Node, against `kun serve` with the default model; and
+# `openai` and `anthropic` against a scripted model that thinks and calls tools.
 # Called by test.sh, which sets KUN (the program) and KUN_MODEL (a GGUF file).
 set -euo pipefail
 
@@ -43,8 +44,11 @@ node_client() {
   echo "$folder/test_openai.mjs"
 }
 
-start_server() {
-  "$kun" serve "$model" --host 127.0.0.1 --port 0 --kv-cache-memory-bytes 1GiB \
+start_server() { # MODEL FLAG...
+  if [[ -n $server ]]; then
+    kill "$server" && wait "$server" || true
+  fi
+  "$kun" serve "$@" --host 127.0.0.1 --port 0 --kv-cache-memory-bytes 1GiB \
     >"$work/serve.log" 2>&1 &
   server=$!
   local port=""
@@ -63,17 +67,25 @@ start_server() {
   export KUN_URL="http://127.0.0.1:$port" KUN_PID=$server
 }
 
-main() {
-  local passed=0 failed=0 line
-  local python node
-  python=$(python_client)
-  node=$(node_client)
-  start_server
-  "$python" "$here/test_openai.py" 2>&1 | tee "$work/python.log" || true
+# Adds what the tests of FILE say to passed and failed.
+run_python() { # PYTHON FILE
+  local line
+  "$1" "$2" 2>&1 | tee "$work/python.log" || true
   line=$(grep -E '^python: [0-9]+ passed, [0-9]+ failed$' "$work/python.log") ||
     line="python: 0 passed, 1 failed"
   read -r _ p _ f _ <<<"${line//,/}"
   passed=$((passed + p)) failed=$((failed + f))
+}
+
+main() {
+  local passed=0 failed=0
+  local python node
+  python=$(python_client)
+  node=$(node_client)
+  start_server "script:$here/tools.script" --tool-call-parser hermes --reasoning-parser qwen3
+  run_python "$python" "$here/test_tools.py"
+  start_server "$model"
+  run_python "$python" "$here/test_openai.py"
   node --test --test-reporter=tap "$node" 2>&1 | tee "$work/node.log" || true
   p=$(sed -nE 's/^# pass ([0-9]+)$/\1/p' "$work/node.log")
   f=$(sed -nE 's/^# fail ([0-9]+)$/\1/p' "$work/node.log")

@@ -110,6 +110,24 @@ TEST(TokenStream, DropsWhatRanPastTheStop) {
   EXPECT_FALSE(stream.poll().has_value());
 }
 
+TEST(TokenStream, GivesALongEventInPortions) {
+  TokenStream stream;
+  stream.push(tokens({1, 2, 3}));
+  StreamEvent last = end(FinishReason::kLength, 5);
+  last.tokens = tokens({4, 5}).tokens;
+  stream.push(std::move(last));
+  std::vector<Token> all;
+  for (int portion = 0; portion < 3; ++portion) {
+    const auto event = stream.poll(2);
+    ASSERT_TRUE(event.has_value());
+    EXPECT_LE(event->tokens.size(), 2U);
+    EXPECT_EQ(event->finish.has_value(), portion == 2) << "the end comes with the last portion";
+    for (const Token token : ids(*event)) all.push_back(token);
+  }
+  EXPECT_EQ(all, (std::vector<Token>{1, 2, 3, 4, 5}));
+  EXPECT_FALSE(stream.poll(2).has_value());
+}
+
 TEST(TokenStream, AStopFoundInTheLastUnreadEventReplacesItsEnd) {
   TokenStream stream;
   StreamEvent natural = end(FinishReason::kStop, 6);

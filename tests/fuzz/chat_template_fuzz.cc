@@ -11,8 +11,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const std::size_t end = input.find('\0');
-  const std::string_view messages =
-      end == std::string_view::npos ? "[]" : input.substr(end + 1);
+  const std::string_view messages = end == std::string_view::npos ? "[]" : input.substr(end + 1);
   const auto compiled = kun::ChatTemplate::compile(std::string(input.substr(0, end)), "<s>", "</s>",
                                                    {.steps_max = 50'000});
   if (!compiled) return 0;

@@ -1,0 +1,127 @@
+// The verdicts of llhttp over the first request of each of its test blocks. What it refuses is
+// refused here; where this parser is stricter the reason is written down.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <regex>
+
+#include "server/http_parser.h"
+
+namespace kun {
+namespace {
+
+struct Block {
+  std::string title;
+  std::string input;
+  bool refused = false;  // by llhttp, before the first request was complete
+};
+
+std::string replace_all(std::string text, const std::string& from, const std::string& to) {
+  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+// As llhttp's own runner reads a block: lines end in CRLF unless escaped, and escapes are bytes.
+std::string unescape(std::string text) {
+  if (text.ends_with('\n')) text.pop_back();
+  text = replace_all(std::move(text), "\\\n", "");
+  text = replace_all(std::move(text), "\n", "\r\n");
+  text = replace_all(std::move(text), "\\r", "\r");
+  text = replace_all(std::move(text), "\\n", "\n");
+  text = replace_all(std::move(text), "\\t", "\t");
+  text = replace_all(std::move(text), "\\f", "\f");
+  std::string bytes;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text.compare(i, 2, "\\x") == 0 && i + 3 < text.size()) {
+      bytes += static_cast<char>(std::stoi(text.substr(i + 2, 2), nullptr, 16));
+      i += 3;
+    } else {
+      bytes += text[i];
+    }
+  }
+  return bytes;
+}
+
+std::vector<Block> read_blocks(const std::string& name) {
+  std::ifstream file(std::string(KUN_TEST_DATA) + "/http-parser/" + name);
+  EXPECT_TRUE(file) << name;
+  std::vector<Block> blocks;
+  std::string title;
+  std::string fence;
+  std::string text;
+  bool strict = false;
+  for (std::string line; std::getline(file, line);) {
+    if (fence.empty() && line.starts_with("#")) title = name + ": " + line;
+    if (fence.empty() && line.starts_with("<!-- meta")) {
+      strict = line.find("\"type\": \"request\"") != std::string::npos;
+    }
+    if (!line.starts_with("```")) {
+      if (!fence.empty()) text += line + "\n";
+      continue;
+    }
+    if (fence.empty()) {
+      fence = line.substr(3);
+      text.clear();
+      continue;
+    }
+    if (fence == "http" && strict) blocks.push_back({title, unescape(text)});
+    if (fence == "log" && strict && !blocks.empty()) {
+      const std::size_t error = text.find("error code=");
+      blocks.back().refused = error < text.find("message complete");
+    }
+    fence.clear();
+  }
+  return blocks;
+}
+
+// Blocks are written without Host, which HTTP/1.1 wants and this parser insists on.
+std::string with_host(std::string input) {
+  static const std::regex kHost("\r\nhost *:", std::regex::icase);
+  const std::size_t line_end = input.find("\r\n");
+  if (line_end == std::string::npos || std::regex_search(input, kHost)) return input;
+  return input.insert(line_end + 2, "Host: a\r\n");
+}
+
+bool refuses(const std::string& input) {
+  HttpParser parser(HttpParser::Limits{});
+  std::string_view rest = input;
+  while (parser.state() == HttpParser::State::kHeader ||
+         parser.state() == HttpParser::State::kBody) {
+    const std::size_t used = parser.feed(rest);
+    rest.remove_prefix(used);
+    if (used == 0) break;  // more is needed, and there is no more
+  }
+  return parser.state() == HttpParser::State::kFailed;
+}
+
+// Where this parser is stricter than llhttp, and why.
+const std::map<std::string, std::string>& stricter() {
+  static const std::map<std::string, std::string> kReasons = {};
+  return kReasons;
+}
+
+TEST(HttpVerdicts, NothingThatLlhttpRefusesIsAccepted) {
+  int refused = 0;
+  int accepted = 0;
+  for (const std::string name :
+       {"finish.md", "sample.md", "content-length.md", "method.md", "transfer-encoding.md",
+        "invalid.md", "connection.md", "uri.md", "pipelining.md"}) {
+    for (const Block& block : read_blocks(name)) {
+      const bool ours = refuses(with_host(block.input));
+      ++(block.refused ? refused : accepted);
+      if (block.refused) {
+        EXPECT_TRUE(ours) << block.title << "\n" << block.input;
+      } else if (ours) {
+        EXPECT_TRUE(stricter().contains(block.title)) << block.title << "\n" << block.input;
+      }
+    }
+  }
+  EXPECT_GT(refused, 30);
+  EXPECT_GT(accepted, 50);
+}
+
+}  // namespace
+}  // namespace kun

@@ -1,0 +1,54 @@
+// The JSON Test Suite: what must be accepted is, what must be refused is, and nothing breaks.
+#include "server/json_view.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+#include <string>
+
+namespace kun {
+namespace {
+
+std::string from_hex(std::string_view hex) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2) {
+    bytes += static_cast<char>(std::stoi(std::string(hex.substr(i, 2)), nullptr, 16));
+  }
+  return bytes;
+}
+
+TEST(JsonDocument, ReadsTheTestSuiteAsItShould) {
+  std::ifstream file(std::string(KUN_TEST_DATA) + "/json-tests/parsing.tsv");
+  ASSERT_TRUE(file);
+  int count = 0;
+  for (std::string line; std::getline(file, line); ++count) {
+    const std::size_t tab = line.find('\t');
+    const std::string name = line.substr(0, tab);
+    const bool accepted =
+        JsonDocument::parse(from_hex(std::string_view(line).substr(tab + 1)), {}).has_value();
+    if (name.starts_with("i_")) continue;
+    EXPECT_EQ(accepted, name.starts_with("y_")) << name;
+  }
+  EXPECT_GT(count, 300);
+}
+
+TEST(JsonDocument, RefusesNestingOfAnyDepth) {
+  for (const std::size_t depth : {33U, 1000U, 100'000U, 1'000'000U}) {
+    const std::string open(depth, '[');
+    EXPECT_FALSE(JsonDocument::parse(open, {}));
+    EXPECT_FALSE(JsonDocument::parse(open + std::string(depth, ']'), {}));
+    std::string objects;
+    for (std::size_t i = 0; i < depth; ++i) objects += "{\"a\":";
+    EXPECT_FALSE(JsonDocument::parse(objects, {}));
+  }
+}
+
+TEST(JsonDocument, TheLastOfEqualKeysCounts) {
+  const auto json = JsonDocument::parse(R"({"a":1,"a":2})", {});
+  ASSERT_TRUE(json);
+  EXPECT_EQ(json->root().find("a")->integer(), 2);
+}
+
+}  // namespace
+}  // namespace kun

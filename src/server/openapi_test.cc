@@ -1,0 +1,174 @@
+// /openapi.json says what the code does: every route answers, every field is really read.
+#include "server/openapi.h"
+
+#include <fstream>
+
+#include "server/server_fixture.h"
+
+namespace kun {
+namespace {
+
+namespace json = boost::json;
+
+class OpenApiTest : public ServerFixture {
+ protected:
+  static const json::object& fields(const json::value& document, std::string_view path) {
+    return document.at("paths")
+        .at(path)
+        .at("post")
+        .at("requestBody")
+        .at("content")
+        .at("application/json")
+        .at("schema")
+        .at("properties")
+        .as_object();
+  }
+
+  // What every request of a route needs, so that nothing else is wrong with it.
+  static std::string needed(std::string_view path, std::string_view but) {
+    const std::string messages = R"("messages":[{"role":"user","content":"a"}],)";
+    if (but != "messages" && path.find("/chat/") != std::string_view::npos) return messages;
+    if (but != "messages" && path == "/tokenize" && but != "prompt") return messages;
+    if (path.starts_with("/v1/messages")) {
+      return (but == "messages" ? "" : messages) +
+             (but == "max_tokens" ? "" : R"("max_tokens":5,)");
+    }
+    if (but != "prompt" && path.ends_with("completions")) return R"("prompt":"a",)";
+    if (but != "input" && path == "/v1/responses") return R"("input":"a",)";
+    return "";
+  }
+
+  static std::string with_id(std::string_view path) {
+    const std::size_t at = path.find("{id}");
+    return at == std::string_view::npos ? std::string(path) : std::string(path.substr(0, at)) + "x";
+  }
+
+  // A value that no field of that type takes.
+  static std::string wrong_value(const json::object& field) {
+    const json::value* type = field.if_contains("type");
+    if (type == nullptr) return "";
+    return type->at(0) == "string" ? "7" : R"("wrong")";
+  }
+};
+
+TEST_F(OpenApiTest, EveryRouteItNamesAnswers) {
+  start();
+  const json::value document = get("/openapi.json").json();
+  for (const auto& [path, operations] : document.at("paths").as_object()) {
+    for (const auto& [method, operation] : operations.as_object()) {
+      std::string name(method);
+      for (char& c : name) c = static_cast<char>(std::toupper(c));
+      TestClient client(server_->port());
+      const ClientResponse response =
+          client.request(name, with_id(path), name == "POST" ? "{}" : "", "");
+      EXPECT_NE(response.status, 405) << name << " " << path;
+      const bool by_id = path.find("{id}") != std::string_view::npos;
+      EXPECT_EQ(response.status == 404, by_id) << name << " " << path;
+      EXPECT_LT(response.status, 500) << name << " " << path;
+    }
+  }
+}
+
+TEST_F(OpenApiTest, EveryFieldItNamesIsRead) {
+  start();
+  const json::value document = get("/openapi.json").json();
+  for (const auto& [path, operations] : document.at("paths").as_object()) {
+    if (!operations.as_object().contains("post") ||
+        !operations.at("post").as_object().contains("requestBody")) {
+      continue;
+    }
+    const json::object& all = fields(document, path);
+    EXPECT_GE(all.size(), 2U) << path;
+    for (const auto& [name, field] : all) {
+      const std::string wrong = wrong_value(field.as_object());
+      if (wrong.empty()) continue;
+      const std::string body =
+          "{" + needed(path, name) + "\"" + std::string(name) + "\":" + wrong + "}";
+      const ClientResponse response = post(std::string(path), body);
+      EXPECT_TRUE(response.status == 400 || response.status == 422) << path << " " << body;
+      EXPECT_NE(response.body.find(std::string(name)), std::string::npos)
+          << path << " " << body << " " << response.body;
+    }
+  }
+}
+
+// clang-format off
+constexpr std::string_view kChatFields[] = {
+    "messages", "model", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs",
+    "top_logprobs", "max_tokens", "max_completion_tokens", "n", "response_format", "seed", "stop",
+    "stream", "stream_options", "temperature", "top_p", "tools", "tool_choice",
+    "parallel_tool_calls", "reasoning_effort", "user", "use_beam_search", "top_k", "min_p",
+    "repetition_penalty", "length_penalty", "stop_token_ids", "include_stop_str_in_output",
+    "ignore_eos", "min_tokens", "skip_special_tokens", "spaces_between_special_tokens",
+    "truncate_prompt_tokens", "truncation_side", "prompt_logprobs", "allowed_token_ids",
+    "bad_words", "echo", "add_generation_prompt", "continue_final_message", "add_special_tokens",
+    "documents", "chat_template", "chat_template_kwargs", "media_io_kwargs",
+    "mm_processor_kwargs", "structured_outputs", "priority", "request_id",
+    "return_tokens_as_token_ids", "return_token_ids", "return_prompt_text", "cache_salt",
+    "kv_transfer_params", "vllm_xargs", "repetition_detection", "thinking_token_budget",
+    "include_reasoning", "thinking", "guided_json", "guided_regex", "guided_choice",
+    "guided_grammar", "audio", "modalities", "prediction", "web_search_options", "store",
+    "metadata", "service_tier", "functions", "function_call", "verbosity", "safety_identifier",
+    "prompt_cache_key",
+};
+// clang-format on
+
+TEST_F(OpenApiTest, NamesEveryFieldThatVllmAndOpenAiHave) {
+  start();
+  const json::value document = get("/openapi.json").json();
+  const json::object& chat = fields(document, "/v1/chat/completions");
+  for (const std::string_view name : kChatFields) {
+    EXPECT_TRUE(chat.contains(name)) << name;
+  }
+  const json::object& text = fields(document, "/v1/completions");
+  for (const std::string_view name : {"prompt", "suffix", "echo", "best_of", "logprobs",
+                                      "max_tokens", "n", "stop", "prompt_embeds"}) {
+    EXPECT_TRUE(text.contains(name)) << name;
+  }
+}
+
+TEST_F(OpenApiTest, KnowsTheFieldsOfOpenAisOwnDocument) {
+  std::ifstream file(std::string(KUN_SHARED_DATA) +
+                     "/openapi/openai_openapi.inference_subset.json");
+  if (!file) GTEST_SKIP() << "shared/data/openapi is not here";
+  start();
+  const json::value document = get("/openapi.json").json();
+  const json::value openai = json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
+  const json::object& chat = fields(document, "/v1/chat/completions");
+  int count = 0;
+  const json::value& schema =
+      openai.at("components").at("schemas").at("CreateChatCompletionRequest");
+  const auto check = [&](const json::value& part) {
+    if (!part.is_object() || !part.as_object().contains("properties")) return;
+    for (const auto& member : part.at("properties").as_object()) {
+      EXPECT_TRUE(chat.contains(member.key())) << member.key();
+      ++count;
+    }
+  };
+  check(schema);
+  if (schema.as_object().contains("allOf")) {
+    for (const json::value& part : schema.at("allOf").as_array()) check(part);
+  }
+  EXPECT_GT(count, 20);
+}
+
+TEST_F(OpenApiTest, TheManualExplainsEveryRouteAndField) {
+  std::ifstream file(std::string(KUN_TEST_DATA) + "/../../docs/api.md");
+  ASSERT_TRUE(file);
+  const std::string manual(std::istreambuf_iterator<char>(file), {});
+  start();
+  const json::value document = get("/openapi.json").json();
+  for (const auto& [path, operations] : document.at("paths").as_object()) {
+    EXPECT_NE(manual.find("`" + std::string(path) + "`"), std::string::npos) << path;
+  }
+  for (const std::string_view path :
+       {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/tokenize"}) {
+    for (const auto& member : fields(document, path)) {
+      EXPECT_NE(manual.find("`" + std::string(member.key()) + "`"), std::string::npos)
+          << path << " " << member.key();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kun

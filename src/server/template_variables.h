@@ -1,0 +1,21 @@
+// What a request says to the chat template beside messages and tools: thinking, effort, documents
+// and chat_template_kwargs, as one JSON object of variables.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "server/dialect.h"
+#include "server/request_json.h"
+
+namespace kun {
+
+struct TemplateVariables {
+  std::string json;              // empty: none
+  std::optional<bool> thinking;  // as the request has it
+};
+
+// Problems are left in `reader`.
+TemplateVariables read_template_variables(FieldReader& reader, Dialect dialect);
+
+}  // namespace kun

@@ -1,0 +1,83 @@
+// Compiles the grammars of requests on a thread of its own, one after the other, so that a hostile
+// one makes the next grammars wait and nobody else; and keeps those used last, within a bound of
+// memory, because clients send the same few over and over.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+
+#include "text/grammar.h"
+
+namespace kun {
+
+struct GrammarCompilerLimits {
+  GrammarLimits grammar;
+  std::size_t cache_bytes_max = std::size_t{256} << 20U;  // the one used last is kept anyway
+  std::size_t waiting_max = 64;
+};
+
+// Thread-safe.
+class GrammarCompiler {
+ public:
+  using Compiled = Result<std::shared_ptr<const Grammar>>;
+  using Done = std::function<void(Compiled)>;
+
+  // `tokenizer` must outlive the compiler. Its vocabulary is prepared when first needed.
+  explicit GrammarCompiler(const Tokenizer& tokenizer, GrammarCompilerLimits limits = {});
+  ~GrammarCompiler();
+
+  // Calls `done` once: at once and from here when the grammar is known or the line is full
+  // (kResourceExhausted), else from the compiling thread, where it must be quick.
+  void compile(GrammarSource source, Done done);
+
+  // Waits for the result.
+  Compiled compile_now(GrammarSource source);
+
+  struct Stats {
+    std::size_t cached_count = 0;
+    std::size_t cached_bytes = 0;
+    std::uint64_t hit_count = 0;
+    std::uint64_t compiled_count = 0;  // those refused included
+  };
+  Stats stats() const;
+
+ private:
+  struct Job {
+    std::string key;
+    GrammarSource source;
+    Done done;
+  };
+  struct Entry {
+    std::string key;
+    std::shared_ptr<const Grammar> grammar;
+  };
+
+  void run();
+  Compiled make(const GrammarSource& source);
+  std::shared_ptr<const Grammar> find(const std::string& key);
+  void remember(std::string key, std::shared_ptr<const Grammar> grammar);
+
+  const Tokenizer& tokenizer_;
+  const GrammarCompilerLimits limits_;
+  std::unique_ptr<const GrammarVocabulary> vocabulary_;  // the compiling thread's
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> waiting_;
+  std::list<Entry> entries_;  // used last first
+  std::unordered_map<std::string, std::list<Entry>::iterator> by_key_;
+  Stats stats_;
+  bool stopping_ = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace kun

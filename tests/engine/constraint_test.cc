@@ -1,0 +1,252 @@
+// Constrained generations through the whole engine: grammars over bytes, and a scripted model that
+// would rather say something else.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <set>
+
+#include "engine/mask_filler.h"
+#include "house.h"
+#include "text/byte_tokenizer.h"
+#include "text/constrain_after.h"
+#include "text/grammar.h"
+
+namespace kun {
+namespace {
+
+std::shared_ptr<const Grammar> compile(GrammarKind kind, std::string text) {
+  static const auto tokenizer = make_byte_tokenizer();
+  static const auto vocabulary = GrammarVocabulary::create(*tokenizer);
+  GrammarSource source;
+  source.kind = kind;
+  source.compact = true;
+  (kind == GrammarKind::kJson ? source.schemas.emplace_back() : source.text) = std::move(text);
+  auto compiled = (*vocabulary)->compile(source);
+  CHECK(compiled.has_value());
+  return *std::move(compiled);
+}
+
+bool matches(const Grammar& grammar, std::string_view text) {
+  const auto state = grammar.begin();
+  for (const Token token : bytes(text)) {
+    if (!state->advance(token).ok()) return false;
+  }
+  return state->ending() != TokenConstraint::Ending::kNotYet;
+}
+
+GenerateRequest ask_for(const Grammar& grammar, std::string_view prompt = "?") {
+  GenerateRequest request = ask(prompt);
+  request.constraint = grammar.begin();
+  return request;
+}
+
+constexpr std::string_view kChatter = "context 600\nprompt *\n repeat 200 \"no \"\n";
+
+TEST(Constraint, MakesTheModelSayWhatTheGrammarDemandsAndEndsThere) {
+  House house(kChatter);
+  const auto grammar = compile(GrammarKind::kRegex, "yes");
+  const Answer answer = house.answer(ask_for(*grammar));
+  EXPECT_TRUE(answer.status.ok()) << answer.status.message();
+  EXPECT_EQ(answer.text(), "yes");
+  EXPECT_EQ(answer.finish, FinishReason::kStop);
+  EXPECT_FALSE(answer.end_token.has_value());
+  EXPECT_EQ(answer.usage.output_count, 3);
+}
+
+TEST(Constraint, LetsTheModelSayWhatItWantsWithinTheGrammar) {
+  House house("prompt *\n emit \"green tea\"\n");
+  const auto grammar = compile(GrammarKind::kRegex, "(black|green) (tea|ink)!?");
+  const Answer answer = house.answer(ask_for(*grammar));
+  EXPECT_EQ(answer.text(), "green tea");
+  EXPECT_EQ(answer.end_token, std::optional<Token>(256));
+}
+
+TEST(Constraint, AllowsTheEndTokenOnlyWhereTheTextMayEnd) {
+  House house("prompt *\n emit \"a\"\n");  // then it wants to end
+  const auto grammar = compile(GrammarKind::kRegex, "ab{3}c*");
+  const Answer answer = house.answer(ask_for(*grammar));
+  EXPECT_EQ(answer.text().substr(0, 4), "abbb");
+  EXPECT_TRUE(matches(*grammar, answer.text())) << answer.text();
+}
+
+TEST(Constraint, EndsTheSequenceEvenWhereEndTokensAreIgnored) {
+  House house(kChatter);
+  GenerateRequest request = ask_for(*compile(GrammarKind::kRegex, "aa"));
+  request.ignore_end_tokens = true;
+  const Answer answer = house.answer(std::move(request));
+  EXPECT_EQ(answer.text(), "aa");
+  EXPECT_EQ(answer.finish, FinishReason::kStop);
+}
+
+TEST(Constraint, GivesEveryChoiceItsOwnPlaceInTheGrammar) {
+  House house(kChatter);
+  const auto grammar = compile(GrammarKind::kRegex, "[ab]{20}(x|yz)");
+  GenerateRequest request = ask_for(*grammar);
+  request.choice_count = 8;
+  request.sampling.temperature = 1.0F;
+  request.sampling.seed = 7;
+  const auto answers = Reader(house.engine().generate(std::move(request))).read_all(8);
+  std::set<std::string> texts;
+  for (const auto& [choice, answer] : answers) {
+    EXPECT_TRUE(answer.status.ok()) << answer.status.message();
+    EXPECT_TRUE(matches(*grammar, answer.text())) << answer.text();
+    EXPECT_EQ(answer.finish, FinishReason::kStop);
+    texts.insert(answer.text());
+  }
+  EXPECT_GT(texts.size(), 4U);
+}
+
+TEST(Constraint, SaysTheSameForTheSameSeedAloneInCompanyAndAfterPreemption) {
+  HouseOptions tight;
+  tight.block_count = 24;
+  tight.limits.tokens_per_step_max = 16;
+  const std::string script = "block 4\n" + std::string(kChatter);
+  const auto grammar =
+      compile(GrammarKind::kJson,
+              R"({"type":"array","items":{"enum":["one","two",3]},"minItems":4,"maxItems":4})");
+  const auto request = [&](std::uint64_t seed) {
+    GenerateRequest one = ask_for(*grammar, "seed " + std::to_string(seed));
+    one.sampling.temperature = 1.0F;
+    one.sampling.seed = seed;
+    one.output_count_max = 300;
+    return one;
+  };
+  std::vector<std::string> alone;
+  {
+    House house(script);
+    for (std::uint64_t seed = 0; seed < 6; ++seed) {
+      alone.push_back(house.answer(request(seed)).text());
+      EXPECT_TRUE(matches(*grammar, alone.back())) << alone.back();
+    }
+  }
+  House house(script, tight);
+  std::vector<std::unique_ptr<Reader>> readers;
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    readers.push_back(std::make_unique<Reader>(house.engine().generate(request(seed))));
+  }
+  for (std::size_t i = 0; i < readers.size(); ++i) EXPECT_EQ(readers[i]->read().text(), alone[i]);
+  EXPECT_GT(house.engine().stats().preemption_count, 0U);
+}
+
+TEST(Constraint, EndsOnlyTheSequenceForWhichNoTokenIsLeft) {
+  House house(kChatter);
+  GenerateRequest starved = ask_for(*compile(GrammarKind::kRegex, "abc"));
+  // The grammar demands 'b', the bias forbids it.
+  starved.sampling.logit_bias = {{'b', -std::numeric_limits<float>::infinity()}};
+  Reader other(house.engine().generate(ask_for(*compile(GrammarKind::kRegex, "(ab){30}"))));
+  const Answer answer = house.answer(std::move(starved));
+  EXPECT_EQ(answer.text(), "a");
+  EXPECT_EQ(answer.finish, FinishReason::kError);
+  EXPECT_EQ(answer.status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(other.read().text().size(), 60U);
+  EXPECT_EQ(house.engine().stats().corrupted_count, 0U);
+}
+
+TEST(Constraint, WinsOverMinimumOutputWhereTheGrammarIsOver) {
+  House house(kChatter);
+  GenerateRequest request = ask_for(*compile(GrammarKind::kRegex, "ab"));
+  request.sampling.output_count_min = 10;
+  EXPECT_EQ(house.answer(std::move(request)).text(), "ab");
+  GenerateRequest longer = ask_for(*compile(GrammarKind::kRegex, "a*"));
+  longer.sampling.output_count_min = 10;
+  longer.output_count_max = 12;
+  EXPECT_GE(house.answer(std::move(longer)).text().size(), 10U);
+}
+
+TEST(Constraint, HoldsBehindTheThoughtsOnly) {
+  static const auto tokenizer = make_byte_tokenizer();
+  House house("prompt *\n emit \"let me see</think>no\"\n");
+  GenerateRequest request = ask("?");
+  request.constraint =
+      constrain_after("</think>", *tokenizer, compile(GrammarKind::kRegex, "yes|perhaps")->begin());
+  const std::string text = house.answer(std::move(request)).text();
+  EXPECT_TRUE(text == "let me see</think>yes" || text == "let me see</think>perhaps") << text;
+}
+
+TEST(Constraint, StopsWhereItsReaderStopsIt) {
+  House house(kChatter);
+  GenerateRequest request = ask_for(*compile(GrammarKind::kRegex, "a{500}"));
+  request.choice_count = 2;
+  Reader reader(house.engine().generate(std::move(request)));
+  reader.next();
+  reader.stream().finish(0, 1);
+  auto answers = reader.read_all(2);
+  EXPECT_EQ(answers[0].finish, FinishReason::kStop);
+  EXPECT_EQ(answers[0].usage.output_count, 1);
+  EXPECT_GE(answers[1].tokens.size(), 490U);
+}
+
+// A constraint that fails, as one does whose masks take too much to compute.
+class Broken final : public TokenConstraint {
+ public:
+  explicit Broken(int sound_count) : sound_count_(sound_count) {}
+  Status fill_mask(std::span<std::uint32_t> bits) override {
+    if (taken_count_ >= sound_count_) return invalid_argument("too much to compute");
+    bits['x' / 32] |= std::uint32_t{1} << ('x' % 32);
+    return {};
+  }
+  Status advance(Token /*token*/) override {
+    ++taken_count_;
+    return {};
+  }
+  Status rollback(int /*count*/) override { return {}; }
+  Ending ending() override { return Ending::kAllowed; }
+  std::unique_ptr<TokenConstraint> clone() const override {
+    return std::make_unique<Broken>(*this);
+  }
+
+ private:
+  int sound_count_;
+  int taken_count_ = 0;
+};
+
+TEST(Constraint, TellsWhyItsMaskFailed) {
+  House house(kChatter);
+  GenerateRequest request = ask("?");
+  request.constraint = std::make_shared<Broken>(3);
+  const Answer answer = house.answer(std::move(request));
+  EXPECT_EQ(answer.finish, FinishReason::kError);
+  EXPECT_EQ(answer.status.message(), "too much to compute");
+  EXPECT_EQ(answer.text(), "xxx");
+}
+
+TEST(MaskFiller, GivesEachSequenceItsOwnMaskHoweverManyHelpersThereAre) {
+  for (const int helpers : {0, 1, 3}) {
+    MaskFiller filler(257, helpers);
+    std::vector<std::unique_ptr<TokenConstraint>> states;
+    for (int i = 0; i < 20; ++i) {
+      states.push_back(
+          compile(GrammarKind::kRegex, std::string(1, static_cast<char>('a' + i)) + "{9}")
+              ->begin());
+    }
+    const std::vector<Token> ends = {256};
+    for (int round = 0; round < 50; ++round) {
+      SamplingBatch batch;
+      for (int i = 0; i < 20; ++i) {
+        for (int copy = 0; copy <= i % 2; ++copy) {
+          SamplingRow& row = batch.rows.emplace_back();
+          row.constraint = i % 5 == 4 ? nullptr : states[static_cast<std::size_t>(i)].get();
+          row.end_tokens = ends;
+        }
+      }
+      filler.fill(batch);
+      std::size_t r = 0;
+      for (int i = 0; i < 20; ++i) {
+        for (int copy = 0; copy <= i % 2; ++copy) {
+          const SamplingRow& row = batch.rows[r++];
+          if (row.constraint == nullptr) {
+            EXPECT_TRUE(row.mask.empty());
+            continue;
+          }
+          const auto byte = static_cast<std::uint32_t>('a' + i);
+          std::vector<std::uint32_t> only(9, 0);
+          only[byte / 32] = std::uint32_t{1} << (byte % 32);
+          EXPECT_EQ(std::vector<std::uint32_t>(row.mask.begin(), row.mask.end()), only);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kun
