@@ -203,8 +203,8 @@ void KernelBench::attention(const std::string& model, int heads, int kv_heads, i
   std::fill_n(reinterpret_cast<std::uint16_t*>(memory.get()), layers * plane_bytes,
               std::uint16_t{0x3F80});
   AttentionArguments arguments;
-  arguments.keys = {memory.get(), DType::kBF16, CacheRole::kKeys, width, dim, kTokensPerBlock,
-                    blocks};
+  arguments.keys = {memory.get(),    DType::kBF16, CacheRole::kKeys, width, dim,
+                    kTokensPerBlock, blocks};
   arguments.values = arguments.keys;
   arguments.values.role = CacheRole::kValues;
   const int rows = row_count * users;
@@ -217,9 +217,9 @@ void KernelBench::attention(const std::string& model, int heads, int kv_heads, i
   std::vector<AttentionSlice> slices;
   const auto blocks_per_user = static_cast<std::size_t>(blocks / users);
   for (int user = 0; user < users; ++user) {
-    slices.push_back(
-        {user * row_count, row_count, context - row_count,
-         std::span(ids).subspan(static_cast<std::size_t>(user) * blocks_per_user, blocks_per_user)});
+    slices.push_back({user * row_count, row_count, context - row_count,
+                      std::span(ids).subspan(static_cast<std::size_t>(user) * blocks_per_user,
+                                             blocks_per_user)});
   }
   arguments.slices = slices;
   arguments.kv_heads = kv_heads;

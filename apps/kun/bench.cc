@@ -22,6 +22,8 @@ void add_lengths(CLI::App& command, OfflineBenchArguments& arguments) {
       .add_option("--kv-cache-memory-bytes", arguments.kv_cache_bytes,
                   "size of the KV cache, as 4GiB (0: a share of free memory)")
       ->transform(CLI::AsSizeValue(false));
+  command.add_option("--speculative-config", arguments.speculative_config,
+                     "as of kun serve; {\"method\":\"random\",...} shows what wrong drafts cost");
   command.add_flag("--json", arguments.json, "print one JSON object");
 }
 

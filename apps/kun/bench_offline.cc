@@ -86,6 +86,8 @@ Result<BenchEngine> open_engine(const OfflineBenchArguments& arguments, int runn
   settings.sequences_waiting_max = std::max(arguments.request_count, arguments.batch_size);
   settings.prefix_caching = false;     // every prompt is to be computed
   settings.decode_slowdown_max = 0.0;  // nobody reads: prompts need not wait for streams
+  ASSIGN_OR_RETURN(settings.speculator, load_speculator(arguments.speculative_config,
+                                                        *bench.open.bundle, *bench.open.device));
   ASSIGN_OR_RETURN(bench.setup,
                    make_engine(*bench.open.bundle, bench.open.device->ops(), settings));
   return bench;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/status.h"
 #include "cli.h"
@@ -17,6 +18,7 @@ struct OfflineBenchArguments {
   int repeat_count = 1;
   int running_max = 256;
   std::int64_t kv_cache_bytes = 0;
+  std::string speculative_config;
   bool json = false;
 };
 

@@ -54,7 +54,8 @@ Status converse(const TextGenerator& generator, const Arguments& arguments) {
 }
 
 Status run(const Arguments& arguments) {
-  ASSIGN_OR_RETURN(const TextGenerator generator, TextGenerator::open(arguments.model));
+  ASSIGN_OR_RETURN(const TextGenerator generator,
+                   TextGenerator::open(arguments.model, arguments.generation.speculative_config));
   if (generator.bundle().chat_template == nullptr) {
     return invalid_argument(fmt::format("{} comes without a chat template; `kun complete` works",
                                         arguments.model.model));

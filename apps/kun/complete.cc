@@ -22,7 +22,8 @@ Status run(const Arguments& arguments) {
   if (prompt == "-") {
     ASSIGN_OR_RETURN(prompt, read_text("-"));
   }
-  ASSIGN_OR_RETURN(const TextGenerator generator, TextGenerator::open(arguments.model));
+  ASSIGN_OR_RETURN(const TextGenerator generator,
+                   TextGenerator::open(arguments.model, arguments.generation.speculative_config));
   std::vector<Token> tokens = generator.bundle().tokenizer->encode(prompt, true);
   if (tokens.empty()) return invalid_argument("the prompt is empty");
   const auto print = [&arguments](std::string_view text) {

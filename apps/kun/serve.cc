@@ -27,6 +27,7 @@ struct Arguments {
   std::string reasoning_parser = "auto";
   std::string tool_call_parser = "auto";
   double step_time_target_ms = 0.0;
+  std::string speculative_config;
   int shutdown_timeout_seconds = 60;
 };
 
@@ -144,6 +145,8 @@ Result<Loaded> load(const Arguments& arguments, Server& server) {
   }
   EngineSettings settings = arguments.engine;
   ASSIGN_OR_RETURN(settings.context_length_max, parse_length(arguments.max_model_len));
+  ASSIGN_OR_RETURN(settings.speculator, load_speculator(arguments.speculative_config,
+                                                        *loaded.open.bundle, *loaded.open.device));
   settings.step_time_target_us = static_cast<std::int64_t>(arguments.step_time_target_ms * 1e3);
   ASSIGN_OR_RETURN(loaded.setup,
                    make_engine(*loaded.open.bundle, loaded.open.device->ops(), settings));
@@ -161,6 +164,10 @@ Status run(Arguments arguments) {
   for (const char* variable : {"KUN_API_KEY", "VLLM_API_KEY"}) {
     const char* key = std::getenv(variable);
     if (key != nullptr && *key != '\0') arguments.server.api_keys.emplace_back(key);
+  }
+  // Before the server says that it is loading: a bad option is no reason to load.
+  if (const auto config = parse_speculative_config(arguments.speculative_config); !config) {
+    return config.error();
   }
   arguments.server.metrics_access = parse_access(arguments.metrics_access);
   arguments.server.health_access = parse_access(arguments.health_access);
@@ -285,6 +292,9 @@ void add_engine_flags(CLI::App& command, Arguments& a) {
       ->capture_default_str();
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", a.engine.prefix_caching,
                    "reuse the cache of prompts that begin alike (default: on)");
+  command.add_option("--speculative-config", a.speculative_config,
+                     "JSON as vLLM's: {\"method\":\"ngram\",\"num_speculative_tokens\":4,"
+                     "\"prompt_lookup_max\":4} or {\"method\":\"draft_model\",\"model\":PATH,...}");
   command.add_option("--trace", a.engine.trace_path, "write every step's plan to this file");
 }
 

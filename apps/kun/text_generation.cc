@@ -89,9 +89,12 @@ void add_generation_arguments(CLI::App& command, GenerationArguments& arguments)
   command.add_option("--top-k", arguments.top_k, "0: all")->check(CLI::Range(0, 1 << 30));
   command.add_option("--seed", arguments.seed, "same seed, same text")->capture_default_str();
   command.add_option("--stop", arguments.stop, "text that ends the output");
+  command.add_option("--speculative-config", arguments.speculative_config,
+                     "JSON as of kun serve: faster where texts repeat, the same text");
 }
 
-Result<TextGenerator> TextGenerator::open(const ModelArguments& model) {
+Result<TextGenerator> TextGenerator::open(const ModelArguments& model,
+                                          const std::string& speculative_config) {
   TextGenerator generator;
   ASSIGN_OR_RETURN(generator.open_, open_model(model));
   if (generator.open_.bundle->tokenizer == nullptr) {
@@ -99,6 +102,8 @@ Result<TextGenerator> TextGenerator::open(const ModelArguments& model) {
   }
   EngineSettings settings;
   settings.sequences_running_max = 1;
+  ASSIGN_OR_RETURN(settings.speculator, load_speculator(speculative_config, *generator.open_.bundle,
+                                                        *generator.open_.device));
   ASSIGN_OR_RETURN(generator.setup_,
                    make_engine(*generator.open_.bundle, generator.open_.device->ops(), settings));
   return generator;

@@ -18,6 +18,7 @@ struct GenerationArguments {
   int top_k = -1;
   std::uint64_t seed = 0;
   std::vector<std::string> stop;
+  std::string speculative_config;
 };
 void add_generation_arguments(CLI::App& command, GenerationArguments& arguments);
 
@@ -32,7 +33,8 @@ struct GeneratedText {
 // A model with an engine that serves one sequence at a time.
 class TextGenerator {
  public:
-  static Result<TextGenerator> open(const ModelArguments& model);
+  static Result<TextGenerator> open(const ModelArguments& model,
+                                    const std::string& speculative_config);
 
   const ModelBundle& bundle() const { return *open_.bundle; }
 

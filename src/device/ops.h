@@ -130,8 +130,7 @@ class Ops {
   // out[t, :] = sum_i weights[t, i] streams[t, i, :]
   virtual void hyper_collapse(ConstTensorView streams, ConstTensorView weights, TensorView out) = 0;
 
-  // streams[t, n, :] = weights[t, N + n] in[t, :] + sum_m weights[t, 2 N + m N + n] streams[t, m,
-  // :]
+  // streams[t, n] = weights[t, N + n] in[t] + sum_m weights[t, 2 N + m N + n] streams[t, m]
   virtual void hyper_expand(ConstTensorView in, ConstTensorView weights, TensorView streams) = 0;
 
   // --- Fusions ----------------------------------------------------------------------------------

@@ -250,7 +250,17 @@ void Engine::Loop::forward_stops() {
   }
 }
 
+// Has the next tokens of decoding sequences guessed, where that pays.
+void Engine::Loop::draft() {
+  const std::vector<DraftWish>& wishes = scheduler_.draft_wishes();
+  if (wishes.empty()) return;
+  const Microseconds begin = options_.clock();
+  const std::vector<std::vector<Token>> drafts = executor_->propose(wishes);
+  scheduler_.offer_drafts(drafts, options_.clock() - begin);
+}
+
 void Engine::Loop::step() {
+  draft();
   const BatchPlan& plan = scheduler_.plan(options_.clock());
   StepResult result;
   result.step = plan.step;
@@ -326,6 +336,10 @@ void Engine::Loop::publish_stats(std::size_t token_count) {
   stats_.prefix_query_token_count = from.prefix_query_token_count;
   stats_.prefix_hit_token_count = from.prefix_hit_token_count;
   stats_.preemption_count = from.preemption_count;
+  stats_.draft_count = from.draft_count;
+  stats_.draft_token_count = from.draft_token_count;
+  stats_.accepted_token_count = from.accepted_token_count;
+  stats_.accepted_by_position = from.accepted_by_position;
   stats_.generated_token_count = generated_token_count_;
   stats_.corrupted_count = corrupted_count_;
   if (token_count == 0) return;

@@ -47,6 +47,7 @@ class Engine::Loop {
   void admit(Arrival arrival);
   void cancel_abandoned();
   void forward_stops();
+  void draft();
   void step();
   void deliver(Scheduler::Progress progress, const Status& step_status);
   void publish_stats(std::size_t token_count);

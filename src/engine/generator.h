@@ -43,6 +43,10 @@ struct EngineStats {
   std::uint64_t prefix_hit_token_count = 0;
   std::uint64_t preemption_count = 0;
   std::uint64_t corrupted_count = 0;
+  std::uint64_t draft_count = 0;  // times that drafts of a sequence were verified
+  std::uint64_t draft_token_count = 0;
+  std::uint64_t accepted_token_count = 0;           // of those
+  std::vector<std::uint64_t> accepted_by_position;  // [place among a step's drafts]; none: all off
   std::uint64_t step_count = 0;
   // Steps by token count, not cumulative: one per bound of kStepTokenBounds and one for the rest.
   std::vector<std::uint64_t> step_token_buckets;

@@ -6,11 +6,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace kun {
 
-LocalExecutor::LocalExecutor(std::unique_ptr<Worker> worker)
-    : worker_(std::move(worker)), thread_([this] { run(); }) {}
+LocalExecutor::LocalExecutor(std::unique_ptr<Worker> worker, std::unique_ptr<Drafter> drafter)
+    : worker_(std::move(worker)), drafter_(std::move(drafter)), thread_([this] { run(); }) {}
 
 LocalExecutor::~LocalExecutor() {
   {
@@ -46,6 +47,22 @@ StepResult LocalExecutor::wait() {
   plan_ = nullptr;
   sampling_ = nullptr;
   return *std::exchange(result_, std::nullopt);
+}
+
+// A drafter that fails costs speed, not the step: it is let go, and the rest is said without it.
+std::vector<std::vector<Token>> LocalExecutor::propose(std::span<const DraftWish> wishes) {
+  std::vector<std::vector<Token>> drafts(wishes.size());
+  if (drafter_ == nullptr) return drafts;
+  Status status;
+  try {
+    status = drafter_->propose(wishes, drafts);
+  } catch (const std::exception& exception) {
+    status = internal_error(exception.what());
+  }
+  if (status.ok()) return drafts;
+  LOG(kError, fmt::format("speculative decoding is off from now on: {}", status.message()));
+  drafter_.reset();
+  return std::vector<std::vector<Token>>(wishes.size());
 }
 
 void LocalExecutor::run() {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "executor/drafter.h"
 #include "executor/executor.h"
 #include "executor/worker.h"
 
@@ -17,12 +18,14 @@ namespace kun {
 // submit, supply and wait are the engine thread's, in this order for each step.
 class LocalExecutor final : public Executor {
  public:
-  explicit LocalExecutor(std::unique_ptr<Worker> worker);
+  // `drafter` may be null: nobody drafts.
+  explicit LocalExecutor(std::unique_ptr<Worker> worker, std::unique_ptr<Drafter> drafter = {});
   ~LocalExecutor() override;  // waits for the step in progress
 
   void submit(const BatchPlan& plan) override;
   void supply(const SamplingBatch& sampling) override;
   StepResult wait() override;
+  std::vector<std::vector<Token>> propose(std::span<const DraftWish> wishes) override;
   std::uint64_t progress() const override { return worker_->progress(); }
 
  private:
@@ -32,6 +35,7 @@ class LocalExecutor final : public Executor {
   const SamplingBatch* wait_for_sampling();
 
   std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Drafter> drafter_;  // the engine thread's, between steps
 
   std::mutex mutex_;
   std::condition_variable changed_;

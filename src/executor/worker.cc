@@ -188,12 +188,6 @@ Result<TensorView> Worker::compute_logits(ConstTensorView hidden) {
   return logits;
 }
 
-std::optional<SampledToken> Worker::sample_row(std::span<const float> logits,
-                                               const SamplingRow& row) {
-  if (row.given < 0) return sampler_.sample(logits, row);
-  return score_token(logits, options_.vocabulary_limit, row.given, row.given_top_count);
-}
-
 StepResult Worker::sample(const BatchPlan& plan, const SamplingBatch& sampling) {
   StepResult result;
   result.step = plan.step;
@@ -204,16 +198,15 @@ StepResult Worker::sample(const BatchPlan& plan, const SamplingBatch& sampling) 
   }
   CHECK(sampling.rows.size() == wanted_count);
   std::size_t row = 0;
+  Verification verification(sampler_);
   result.status = for_each_row(plan, [&](std::size_t s, std::int32_t, auto logits) {
     const SamplingRow& wanted = sampling.rows[row++];
-    auto token = sample_row(logits, wanted);
     SliceResult& slice = result.slices[s];
-    if (token.has_value()) {
-      slice.tokens.push_back(*std::move(token));
-    } else {
-      const bool starved = wanted.given < 0 && sampler_.starved();
-      (starved ? slice.starved : slice.corrupted) = true;
-    }
+    if (wanted.given < 0) return verification.take(logits, wanted, slice);
+    auto token =
+        score_token(logits, options_.vocabulary_limit, wanted.given, wanted.given_top_count);
+    slice.corrupted |= !token.has_value();
+    if (token.has_value()) slice.tokens.push_back(*std::move(token));
   });
   for (SliceResult& slice : result.slices) {
     if (slice.corrupted || slice.starved) slice.tokens.clear();

@@ -17,6 +17,7 @@
 #include "plan/sampling_batch.h"
 #include "plan/step_result.h"
 #include "sampling/sampler.h"
+#include "sampling/verification.h"
 
 namespace kun {
 
@@ -70,7 +71,6 @@ class Worker {
   void copy_blocks(const BatchPlan& plan);
   void flatten(const BatchPlan& plan);
   void append(const PlanSlice& slice);
-  std::optional<SampledToken> sample_row(std::span<const float> logits, const SamplingRow& row);
   Status for_each_row(const BatchPlan& plan, const RowCallback& show);
   Result<TensorView> compute_logits(ConstTensorView hidden);
   TensorView scratch(std::shared_ptr<std::byte>& buffer, std::int64_t& capacity, std::int64_t rows,

@@ -38,8 +38,11 @@ class BlockTable {
     return {pool_, old};
   }
 
-  void clear() {
-    for (; !ids_.empty(); ids_.pop_back()) pool_->release(ids_.back());
+  void clear() { truncate(0); }
+
+  // Keeps the first `count` blocks, or all if there are fewer.
+  void truncate(int count) {
+    for (; size() > count; ids_.pop_back()) pool_->release(ids_.back());
   }
 
   int size() const { return static_cast<int>(ids_.size()); }

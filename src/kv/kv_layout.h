@@ -39,6 +39,18 @@ struct KvGroup {
 
 struct KvLayout {
   std::vector<KvGroup> groups;  // one for dense models
+
+  // Whether a token's entries may be computed again with another token in its place, as after a
+  // wrong draft: not where a plane keeps a state, which has taken the first one in.
+  bool can_take_back() const {
+    for (const KvGroup& group : groups) {
+      for (const KvPlane& plane : group.planes) {
+        const bool is_state = plane.positions_per_entry == group.tokens_per_block;
+        if (is_state && group.tokens_per_block > 1) return false;
+      }
+    }
+    return true;
+  }
 };
 
 }  // namespace kun

@@ -23,6 +23,9 @@ struct PlanSlice {
   // Offsets in `tokens` whose logits are sampled, ascending. An offset may repeat: the n choices of
   // a request sample their first tokens from the one last row of the prompt.
   std::vector<std::int32_t> wanted;
+  // The last tokens are guesses of what will be sampled, to be verified in this step: each row
+  // before the last wanted one stands before a draft. Only slices of one choice have any.
+  std::int32_t draft_count = 0;
   std::uint32_t choice = 0;  // which of the choices of `sequence` this is; for traces
 };
 

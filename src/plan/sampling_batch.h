@@ -11,13 +11,17 @@
 
 namespace kun {
 
+inline constexpr Token kNoDraft = -1;
+
 struct SamplingRow {
   const SamplingParams* params = nullptr;
   std::span<const Token> history;  // prompt and output so far
   std::int32_t prompt_count = 0;   // how much of `history` is prompt
   std::uint32_t choice = 0;        // index among the n choices of a request: decorrelates seeds
-  Token given = -1;                // >= 0: how likely this token is; nothing is sampled
-  int given_top_count = 0;         // with `given`: the likeliest tokens beside it
+  // What was guessed to be sampled here; the rows of a slice behind a wrong guess mean nothing.
+  Token draft = kNoDraft;
+  Token given = -1;         // >= 0: how likely this token is; nothing is sampled
+  int given_top_count = 0;  // with `given`: the likeliest tokens beside it
 
   // Rows of one sequence share it. Whoever supplies the batch turns it into a mask: bit i % 32 of
   // word i / 32 tells whether token i is possible, end tokens included. Empty: all are.

@@ -22,9 +22,10 @@ struct SampledToken {
 
 struct SliceResult {
   SequenceId sequence = 0;
-  std::vector<SampledToken> tokens;  // one per wanted offset
-  bool corrupted = false;            // a logits row was not finite: the sequence must end
-  bool starved = false;              // mask and parameters left no token: the sequence must end
+  // One per wanted offset; with drafts, those that were right and one token more.
+  std::vector<SampledToken> tokens;
+  bool corrupted = false;  // a logits row was not finite: the sequence must end
+  bool starved = false;    // mask and parameters left no token: the sequence must end
 };
 
 struct StepResult {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "executor/draft_model.h"
 #include "executor/local_executor.h"
 #include "executor/memory_budget.h"
 
@@ -64,6 +65,68 @@ Result<std::function<void(std::string_view)>> open_trace(const std::string& path
       [file](std::string_view line) { *file << line << std::endl; });
 }
 
+// Bytes of one token's entries over all groups.
+double token_bytes(const KvLayout& layout) {
+  double bytes = 0.0;
+  for (const KvGroup& group : layout.groups) {
+    bytes += static_cast<double>(group.block_bytes()) / group.tokens_per_block;
+  }
+  return bytes;
+}
+
+// The part of `budget` that a draft model's cache takes, so that both caches hold as many tokens.
+std::int64_t draft_cache_bytes(const ModelBundle& target, const Speculator& speculator,
+                               std::int64_t budget) {
+  if (speculator.draft == nullptr) return 0;
+  const double draft = token_bytes(speculator.draft->model->kv_layout());
+  const double both = draft + token_bytes(target.model->kv_layout());
+  return static_cast<std::int64_t>(static_cast<double>(budget) * draft / both);
+}
+
+Result<std::unique_ptr<Drafter>> make_draft_model(const std::shared_ptr<const ModelBundle>& bundle,
+                                                  Ops& ops, int vocabulary_limit,
+                                                  std::int64_t cache_bytes) {
+  // Shares the whole bundle's life: weights may lie in its files.
+  const std::shared_ptr<const Model> model(bundle, bundle->model.get());
+  DraftModelOptions options;
+  options.worker.block_counts = block_count_for(model->kv_layout(), cache_bytes);
+  options.worker.vocabulary_limit = vocabulary_limit;
+  options.context_length_max = model->context_length_max();
+  options.label_key[0] = random_word();
+  options.label_key[1] = random_word();
+  ASSIGN_OR_RETURN(auto drafter, DraftModel::create(model, ops, options));
+  return std::unique_ptr<Drafter>(std::move(drafter));
+}
+
+Status check_can_take_back(const ModelBundle& bundle) {
+  if (bundle.model->kv_layout().can_take_back()) return {};
+  return invalid_argument(fmt::format(
+      "--speculative-config: the cache of {} keeps running states, from which wrong drafts cannot "
+      "be taken back; serve it without",
+      bundle.name));
+}
+
+Result<std::unique_ptr<Drafter>> make_drafter(const ModelBundle& target, Ops& ops,
+                                              const Speculator& speculator,
+                                              std::int64_t cache_bytes) {
+  if (speculator.config.method != DraftMethod::kNone) {
+    RETURN_IF_ERROR(check_can_take_back(target));
+    if (speculator.draft != nullptr) RETURN_IF_ERROR(check_can_take_back(*speculator.draft));
+  }
+  const int limit =
+      target.vocabulary_limit > 0 ? target.vocabulary_limit : target.model->vocabulary_size();
+  switch (speculator.config.method) {
+    case DraftMethod::kNone: break;
+    case DraftMethod::kNgram:
+      return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>(speculator.config.ngram));
+    case DraftMethod::kRandom:
+      return std::unique_ptr<Drafter>(std::make_unique<RandomDrafter>(limit));
+    case DraftMethod::kDraftModel:
+      return make_draft_model(speculator.draft, ops, limit, cache_bytes);
+  }
+  return std::unique_ptr<Drafter>();
+}
+
 }  // namespace
 
 Result<EngineSetup> make_engine(const ModelBundle& bundle, Ops& ops,
@@ -73,7 +136,8 @@ Result<EngineSetup> make_engine(const ModelBundle& bundle, Ops& ops,
   setup.context_length = settings.context_length_max > 0 ? settings.context_length_max
                                                          : bundle.model->context_length_max();
   ASSIGN_OR_RETURN(const std::int64_t budget, cache_budget(layout, settings, setup.context_length));
-  const std::vector<int> block_counts = block_count_for(layout, budget);
+  const std::int64_t draft_bytes = draft_cache_bytes(bundle, settings.speculator, budget);
+  const std::vector<int> block_counts = block_count_for(layout, budget - draft_bytes);
   setup.kv_token_capacity = token_capacity(layout, block_counts);
   setup.kv_cache_bytes = cache_bytes(layout, block_counts);
   if (setup.kv_token_capacity == 0) {
@@ -98,6 +162,9 @@ Result<EngineSetup> make_engine(const ModelBundle& bundle, Ops& ops,
   options.limits.context_length_max = setup.context_length;
   options.limits.block_counts = block_counts;
   options.limits.prefix_caching = settings.prefix_caching;
+  options.limits.draft_count_max = settings.speculator.config.draft_count_max;
+  options.limits.draft_sequences_max = settings.speculator.config.draft_sequences_max;
+  options.limits.adaptive_drafts = settings.speculator.config.adaptive;
   options.limits.label_key[0] = random_word();
   options.limits.label_key[1] = random_word();
   options.layout = layout;
@@ -105,8 +172,9 @@ Result<EngineSetup> make_engine(const ModelBundle& bundle, Ops& ops,
   if (!settings.trace_path.empty()) {
     ASSIGN_OR_RETURN(options.plan_trace, open_trace(settings.trace_path));
   }
-  setup.engine = std::make_unique<Engine>(std::move(options),
-                                          std::make_unique<LocalExecutor>(std::move(worker)));
+  ASSIGN_OR_RETURN(auto drafter, make_drafter(bundle, ops, settings.speculator, draft_bytes));
+  setup.engine = std::make_unique<Engine>(
+      std::move(options), std::make_unique<LocalExecutor>(std::move(worker), std::move(drafter)));
   return setup;
 }
 

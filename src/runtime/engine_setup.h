@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "executor/worker.h"
 #include "runtime/model_bundle.h"
+#include "runtime/speculative_config.h"
 
 namespace kun {
 
@@ -24,6 +25,7 @@ struct EngineSettings {
   double decode_slowdown_max = 2.0;
   bool prefix_caching = true;
   std::string trace_path{};  // empty: no trace
+  Speculator speculator{};
 };
 
 struct EngineSetup {

@@ -47,9 +47,10 @@ std::string trace_line(const BatchPlan& plan, const StepResult& result, Microsec
   });
   fmt::format_to(out, R"(],"slices":[)");
   write_list(out, plan.slices, [&](const PlanSlice& slice) {
-    fmt::format_to(out, R"({{"sequence":{},"choice":{},"first":{},"count":{},"wanted":{},)",
+    fmt::format_to(out, R"({{"sequence":{},"choice":{},"first":{},"count":{},"drafts":{},)",
                    slice.sequence, slice.choice, slice.first_position, slice.tokens.size(),
-                   slice.wanted.size());
+                   slice.draft_count);
+    fmt::format_to(out, R"("wanted":{},)", slice.wanted.size());
     fmt::format_to(out, R"("blocks":[)");
     write_list(out, slice.blocks, [&](const std::vector<BlockId>& ids) {
       fmt::format_to(out, "[{}]", fmt::join(ids, ","));

@@ -18,7 +18,8 @@ std::string trace_header(const SchedulerLimits& limits, const KvLayout& layout);
 
 // A step's line, written when its result is there; no line feed at the end:
 // {"step":N,"now":MICROSECONDS,"copies":[[group,from,to],...],
-//  "slices":[{"sequence":N,"choice":N,"first":N,"count":N,"wanted":N,"blocks":[[id,...],...]},...],
+//  "slices":[{"sequence":N,"choice":N,"first":N,"count":N,"drafts":N,"wanted":N,
+//             "blocks":[[id,...],...]},...],
 //  "status":"ok","results":[{"tokens":N,"corrupted":false},...]}
 std::string trace_line(const BatchPlan& plan, const StepResult& result, Microseconds now);
 

@@ -25,9 +25,14 @@ std::deque<KvBlockPool> make_pools(const SchedulerLimits& limits, const KvLayout
 }  // namespace
 
 Scheduler::Impl::Impl(const SchedulerLimits& limits, const KvLayout& layout)
-    : limits_(limits), pools_(make_pools(limits, layout)), prefixes_(pools_, limits.label_key) {
+    : limits_(limits),
+      pools_(make_pools(limits, layout)),
+      prefixes_(pools_, limits.label_key),
+      speculation_(limits.draft_count_max, limits.adaptive_drafts) {
   CHECK(limits.tokens_per_step_max > 0 && limits.sequences_running_max > 0);
-  CHECK(limits.context_length_max > 1);
+  CHECK(limits.context_length_max > 1 && limits.draft_count_max >= 0);
+  CHECK(limits.draft_count_max == 0 || layout.can_take_back());
+  stats_.accepted_by_position.resize(static_cast<std::size_t>(limits.draft_count_max));
   // Then a token for each decoding sequence always fits into a step.
   limits_.sequences_running_max =
       std::min(limits.sequences_running_max, limits.tokens_per_step_max);
@@ -81,6 +86,7 @@ Status Scheduler::Impl::add(SequenceSpec spec, Microseconds now) {
   sequence->tokens = std::move(spec.prompt);
   sequence->chain = prefixes_.chain(spec.cache_salt);
   if (spec.constraint != nullptr) sequence->constraint = spec.constraint->clone();
+  request.cache_salt = std::move(spec.cache_salt);
   const SequenceKey key = sequence->key();
   waiting_.emplace(key, std::move(sequence));
   return {};
@@ -140,6 +146,7 @@ void Scheduler::Impl::stop(SequenceId id, std::uint32_t choice, int kept_count) 
 
 // Takes away what has ended and is not in the step that runs now.
 void Scheduler::Impl::sweep() {
+  forget_wishes();
   for (auto entry = waiting_.begin(); entry != waiting_.end();) {
     if (!entry->second->ended) {
       ++entry;
@@ -174,6 +181,12 @@ void Scheduler::cancel(SequenceId id) {
 }
 void Scheduler::stop(SequenceId id, std::uint32_t choice, int kept_count) {
   impl_->stop(id, choice, kept_count);
+}
+const std::vector<DraftWish>& Scheduler::draft_wishes() {
+  return impl_->draft_wishes();
+}
+void Scheduler::offer_drafts(std::span<const std::vector<Token>> drafts, Microseconds elapsed) {
+  impl_->offer_drafts(drafts, elapsed);
 }
 const BatchPlan& Scheduler::plan(Microseconds now) {
   return impl_->plan(now);

@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "kv/kv_layout.h"
 #include "plan/batch_plan.h"
+#include "plan/draft_wish.h"
 #include "plan/sampling_batch.h"
 #include "plan/step_result.h"
 
@@ -30,6 +32,11 @@ struct SchedulerLimits {
   std::vector<int> block_counts;  // [KV group]: blocks in the pool
   bool prefix_caching = true;
   std::uint64_t label_key[2] = {0, 0};  // keys the prefix labels; random in production
+
+  // Drafts that a decoding sequence may have in a step; 0: no speculation.
+  int draft_count_max = 0;
+  int draft_sequences_max = 0;  // no drafts while more than this many are decoding; 0: any number
+  bool adaptive_drafts = true;  // as many as pay; else always draft_count_max
 };
 
 // One request: a prompt and `choice_count` continuations of it.
@@ -61,6 +68,15 @@ class Scheduler {
 
   // Ends one choice as stopped by its reader after its first `kept_count` outputs.
   void stop(SequenceId id, std::uint32_t choice, int kept_count);
+
+  // Which sequences want drafts for the next step, and how many; empty when drafts do not pay.
+  // Requires: the last plan was applied. Valid until the next call that changes anything.
+  const std::vector<DraftWish>& draft_wishes();
+
+  // Drafts for the wishes, in their order, each at most as many as were wanted. plan() takes them,
+  // or drops what finds no room. `elapsed`: what it took to make them. Requires: nothing was called
+  // since draft_wishes().
+  void offer_drafts(std::span<const std::vector<Token>> drafts, Microseconds elapsed);
 
   // The next step. Empty only when no sequence is left. Requires: the last plan was applied; an
   // empty one need not be, but may be (with an empty result of its step) to hear of stop()s.
@@ -112,6 +128,10 @@ class Scheduler {
     std::uint64_t prefix_query_token_count = 0;     // looked up at first admission
     std::uint64_t prefix_hit_token_count = 0;
     std::uint64_t preemption_count = 0;
+    std::uint64_t draft_count = 0;  // times that drafts of a sequence were verified
+    std::uint64_t draft_token_count = 0;
+    std::uint64_t accepted_token_count = 0;
+    std::vector<std::uint64_t> accepted_by_position;  // [place among a step's drafts]
   };
   Stats stats() const;
 

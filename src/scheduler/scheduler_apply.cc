@@ -6,6 +6,21 @@
 
 namespace kun {
 
+namespace {
+
+// A token for every wanted row; with drafts, the leading ones that were right and one more.
+bool answers(const PlanSlice& slice, const SliceResult& result) {
+  const auto count = static_cast<int>(result.tokens.size());
+  const auto wanted = static_cast<int>(slice.wanted.size());
+  if (slice.draft_count == 0) return count == wanted;
+  if (count < 1 || count > wanted) return false;
+  const auto drafts = slice.tokens.end() - slice.draft_count;
+  return std::equal(drafts, drafts + count - 1, result.tokens.begin(),
+                    [](Token draft, const SampledToken& token) { return draft == token.token; });
+}
+
+}  // namespace
+
 std::vector<Scheduler::Progress> Scheduler::Impl::apply(const StepResult& result,
                                                         Microseconds now) {
   CHECK(result.step == plan_.step);
@@ -14,13 +29,16 @@ std::vector<Scheduler::Progress> Scheduler::Impl::apply(const StepResult& result
     fail_step();
   } else {
     int token_count = 0;
+    bool decoding_only = true;
     std::size_t row = 0;
     for (std::size_t i = 0; i < planned_.size(); ++i) {
       token_count += planned_[i]->planned_count;
+      decoding_only = decoding_only && planned_[i]->decoding();
       apply_slice(*planned_[i], plan_.slices[i], result.slices[i], row);
       row += plan_.slices[i].wanted.size();
     }
     cost_.observe(token_count, now - planned_at_);
+    if (decoding_only) speculation_.observe_step(token_count, now - planned_at_);
   }
   planned_.clear();
   sampling_.rows.clear();
@@ -39,7 +57,7 @@ bool Scheduler::Impl::usable(const StepResult& result) const {
   for (std::size_t i = 0; i < planned_.size(); ++i) {
     const SliceResult& slice = result.slices[i];
     const bool ends = slice.corrupted || slice.starved;
-    if (!ends && slice.tokens.size() != plan_.slices[i].wanted.size()) return false;
+    if (!ends && !answers(plan_.slices[i], slice)) return false;
   }
   return true;
 }
@@ -47,6 +65,7 @@ bool Scheduler::Impl::usable(const StepResult& result) const {
 void Scheduler::Impl::fail_step() {
   for (Sequence* sequence : planned_) {
     sequence->planned_count = 0;
+    sequence->drop_drafts();
     end(*sequence, Finish::kFailed);
   }
 }
@@ -65,7 +84,11 @@ void Scheduler::Impl::end(Sequence& sequence, Finish finish, const Status& statu
 void Scheduler::Impl::apply_slice(Sequence& sequence, const PlanSlice& slice,
                                   const SliceResult& result, std::size_t first_row) {
   const int first = sequence.computed_count;
-  sequence.computed_count += std::exchange(sequence.planned_count, 0);
+  const int drafted = sequence.draft_count;
+  const int accepted =
+      drafted == 0 || result.tokens.empty() ? 0 : static_cast<int>(result.tokens.size()) - 1;
+  // The cache entries of wrong drafts count as never written: the next step writes over them.
+  sequence.computed_count += std::exchange(sequence.planned_count, 0) - (drafted - accepted);
   const int prompt_end = std::min(sequence.computed_count, sequence.request->prompt_count);
   stats_.computed_prompt_token_count += static_cast<std::uint64_t>(std::max(prompt_end - first, 0));
   if (result.corrupted) {
@@ -73,6 +96,7 @@ void Scheduler::Impl::apply_slice(Sequence& sequence, const PlanSlice& slice,
     for (std::size_t g = 0; g < pools_.size(); ++g) {
       for (BlockId id : sequence.tables[g].ids()) pools_[g].forget(id);
     }
+    sequence.drop_drafts();
     end(sequence, Finish::kCorrupted);
     return;
   }
@@ -80,6 +104,7 @@ void Scheduler::Impl::apply_slice(Sequence& sequence, const PlanSlice& slice,
     const auto computed = static_cast<std::size_t>(sequence.computed_count);
     prefixes_.publish(std::span(sequence.tokens).first(computed), sequence.chain, sequence.tables);
   }
+  if (drafted > 0) record_drafts(sequence, drafted, accepted);
   if (sequence.ended) return;
   if (result.starved) {
     return end(sequence, Finish::kNoToken, sampling_.rows[first_row].mask_status);
@@ -87,7 +112,8 @@ void Scheduler::Impl::apply_slice(Sequence& sequence, const PlanSlice& slice,
   const int scoring_count = std::exchange(sequence.scoring_count, 0);
   if (scoring_count > 0) take_scores(sequence, result, scoring_count);
   if (std::ssize(slice.wanted) > scoring_count) {
-    take_tokens(sequence, result, static_cast<std::size_t>(scoring_count));
+    take_tokens(sequence,
+                std::span(result.tokens).subspan(static_cast<std::size_t>(scoring_count)));
     return;
   }
   // Choices that were stopped before they had a token leave those that go on.
@@ -114,14 +140,27 @@ void Scheduler::Impl::take_scores(Sequence& sequence, const SliceResult& result,
   sequence.request->scored_count += count;
 }
 
-// result.tokens from `first` on are those of sequence.choices, in order. All but the first choice
-// move out.
-void Scheduler::Impl::take_tokens(Sequence& sequence, const SliceResult& result,
-                                  std::size_t first) {
+// Books what became of the drafts, and gives back the blocks that only wrong ones needed.
+void Scheduler::Impl::record_drafts(Sequence& sequence, int drafted, int accepted) {
+  sequence.drop_drafts();
+  ++stats_.draft_count;
+  stats_.draft_token_count += static_cast<std::uint64_t>(drafted);
+  stats_.accepted_token_count += static_cast<std::uint64_t>(accepted);
+  for (int i = 0; i < accepted; ++i) ++stats_.accepted_by_position[static_cast<std::size_t>(i)];
+  speculation_.observe_drafts(sequence.acceptance, drafted, accepted);
+  for (std::size_t g = 0; g < pools_.size(); ++g) {
+    const int length = pools_[g].tokens_per_block();
+    sequence.tables[g].truncate((sequence.computed_count + length - 1) / length);
+  }
+}
+
+// Without drafts `tokens` are those of sequence.choices, in order, and all but the first choice
+// move out; with drafts they are the next ones of the one choice.
+void Scheduler::Impl::take_tokens(Sequence& sequence, std::span<const SampledToken> tokens) {
   const std::vector<SequenceChoice> choices = std::exchange(sequence.choices, {});
   for (std::size_t i = 1; i < choices.size(); ++i) {
     SequencePtr other = fork(sequence, choices[i]);
-    take_token(*other, result.tokens[first + i]);
+    take_output(*other, tokens.subspan(i, 1));
     if (other->ended) {
       destroy(std::move(other));
     } else {
@@ -129,7 +168,7 @@ void Scheduler::Impl::take_tokens(Sequence& sequence, const SliceResult& result,
     }
   }
   sequence.choices.push_back(choices.front());
-  take_token(sequence, result.tokens[first]);
+  take_output(sequence, choices.size() > 1 ? tokens.first(1) : tokens);
 }
 
 // The fork shares every block, the partial one too: who writes it first copies it.
@@ -148,18 +187,24 @@ Scheduler::Impl::SequencePtr Scheduler::Impl::fork(const Sequence& sequence,
   return copy;
 }
 
-void Scheduler::Impl::take_token(Sequence& sequence, const SampledToken& token) {
+// What follows the token that ends the sequence is dropped.
+void Scheduler::Impl::take_output(Sequence& sequence, std::span<const SampledToken> tokens) {
   const SequenceChoice& choice = sequence.choices.front();
   if (choice.kept_count >= 0) {
     end(sequence, Finish::kStopped);
     return;
   }
-  sequence.tokens.push_back(token.token);
+  Finish finish = Finish::kNone;
   Status broken;
-  const Finish finish = finish_after(sequence, token.token, broken);
+  std::size_t count = 0;
+  while (finish == Finish::kNone && count < tokens.size()) {
+    sequence.tokens.push_back(tokens[count].token);
+    finish = finish_after(sequence, tokens[count++].token, broken);
+  }
   progress_.push_back(progress_of(sequence, choice.index, finish));
   progress_.back().status = std::move(broken);
-  progress_.back().tokens.push_back(token);
+  progress_.back().tokens.assign(tokens.begin(),
+                                 tokens.begin() + static_cast<std::ptrdiff_t>(count));
   sequence.ended = finish != Finish::kNone;
 }
 

@@ -1,5 +1,6 @@
 // The parts of Scheduler. Private to its .cc files: scheduler.cc keeps the books of requests,
-// scheduler_plan.cc composes steps, scheduler_apply.cc takes in what they computed.
+// scheduler_drafts.cc asks for drafts, scheduler_plan.cc composes steps, scheduler_apply.cc takes
+// in what they computed.
 #pragma once
 
 #include <deque>
@@ -11,6 +12,7 @@
 #include "kv/prefix_cache.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/sequence.h"
+#include "scheduler/speculation.h"
 #include "scheduler/step_cost.h"
 
 namespace kun {
@@ -22,6 +24,8 @@ class Scheduler::Impl {
   Status add(SequenceSpec spec, Microseconds now);
   void cancel(SequenceId id);
   void stop(SequenceId id, std::uint32_t choice, int kept_count);
+  const std::vector<DraftWish>& draft_wishes();
+  void offer_drafts(std::span<const std::vector<Token>> drafts, Microseconds elapsed);
   const BatchPlan& plan(Microseconds now);
   SamplingBatch& sampling() { return sampling_; }
   std::vector<Progress> apply(const StepResult& result, Microseconds now);
@@ -49,7 +53,7 @@ class Scheduler::Impl {
 
   // scheduler_plan.cc
   void start_plan(Microseconds now);
-  int prompt_budget(int decode_count) const;
+  int prompt_budget(int decode_count, int draft_count) const;
   bool waiting_is_next(std::size_t next) const;
   bool advance(std::size_t next);
   bool admit(std::size_t next);
@@ -60,10 +64,16 @@ class Scheduler::Impl {
   void copy_partial_block(Sequence& sequence, std::size_t group);
   void preempt_last();
   void record_admission(Sequence& sequence);
+  int take_proposal(Sequence& sequence);
   void add_slice(Sequence& sequence, int token_count);
   void add_scores(Sequence& sequence, PlanSlice& slice);
+  void add_sampling_rows(const Sequence& sequence, PlanSlice& slice);
   int missing_block_count(const Sequence& sequence, std::size_t group, int token_count) const;
   int prompt_share(const Sequence& sequence) const;
+
+  // scheduler_drafts.cc
+  void forget_wishes();
+  int draft_room(const Sequence& sequence) const;
 
   // scheduler_apply.cc
   bool usable(const StepResult& result) const;
@@ -72,8 +82,9 @@ class Scheduler::Impl {
                    std::size_t first_row);
   void end(Sequence& sequence, Finish finish, const Status& status = {});
   void take_scores(Sequence& sequence, const SliceResult& result, int count);
-  void take_tokens(Sequence& sequence, const SliceResult& result, std::size_t first);
-  void take_token(Sequence& sequence, const SampledToken& token);
+  void take_tokens(Sequence& sequence, std::span<const SampledToken> tokens);
+  void take_output(Sequence& sequence, std::span<const SampledToken> tokens);
+  void record_drafts(Sequence& sequence, int drafted, int accepted);
   SequencePtr fork(const Sequence& sequence, const SequenceChoice& choice);
   Finish finish_after(Sequence& sequence, Token token, Status& broken) const;
   Progress progress_of(const Sequence& sequence, std::uint32_t choice, Finish finish) const;
@@ -84,6 +95,7 @@ class Scheduler::Impl {
   PrefixCache prefixes_;
   std::int64_t capacity_ = 0;  // tokens of the longest sequence, its last output included
   StepCost cost_;
+  Speculation speculation_;
 
   std::unordered_map<SequenceId, Request> requests_;  // entries never move
   std::map<SequenceKey, SequencePtr> waiting_;
@@ -99,6 +111,11 @@ class Scheduler::Impl {
   std::vector<PlanSlice> spare_slices_;  // of earlier steps: their vectors are used again
   std::vector<SequencePtr> forks_;
   std::vector<Progress> progress_;  // for the next apply() to tell
+  std::vector<DraftWish> wishes_;
+  std::vector<Sequence*> wishing_;   // [wish]
+  std::vector<Sequence*> decoding_;  // of draft_wishes(), as are the next two
+  std::vector<Acceptance*> acceptances_;
+  std::vector<int> draft_counts_;
   Stats stats_;
 };
 

@@ -36,22 +36,25 @@ void Scheduler::Impl::start_plan(Microseconds now) {
   planned_.clear();
   budget_ = {};
   budget_.slots = limits_.sequences_running_max;
+  int draft_count = 0;
   for (const SequencePtr& sequence : running_) {
     budget_.slots -= sequence->choice_count();
     budget_.decode_count += sequence->decoding() ? 1 : 0;
+    draft_count += static_cast<int>(sequence->proposal.size());
   }
   budget_.total = limits_.tokens_per_step_max;
-  budget_.prompt = prompt_budget(budget_.decode_count);
+  budget_.prompt = prompt_budget(budget_.decode_count, draft_count);
+  forget_wishes();
 }
 
 // Readers in mid-sentence set the pace: beside them prompts get what fits into the target time.
-int Scheduler::Impl::prompt_budget(int decode_count) const {
+int Scheduler::Impl::prompt_budget(int decode_count, int draft_count) const {
   const int most = limits_.tokens_per_step_max;
   const double target = limits_.step_time_target > 0
                             ? static_cast<double>(limits_.step_time_target)
                             : limits_.decode_slowdown_max * cost_.step_us(decode_count);
   if (target <= 0.0 || decode_count == 0 || !cost_.known()) return most;
-  const double count = cost_.tokens_within(target, decode_count);
+  const double count = cost_.tokens_within(target, decode_count + draft_count);
   return static_cast<int>(
       std::clamp(count, double(limits_.tokens_per_step_min), static_cast<double>(most)));
 }
@@ -79,8 +82,25 @@ bool Scheduler::Impl::advance(std::size_t next) {
     return false;
   }
   (decoding ? budget_.decode_count : budget_.prompt) -= count;
-  add_slice(sequence, count);
+  add_slice(sequence, count + take_proposal(sequence));
   return true;
+}
+
+// Puts the sequence's drafts behind its tokens, as many as find room, and returns their number.
+// They send nobody away: each running sequence can still take one more block.
+int Scheduler::Impl::take_proposal(Sequence& sequence) {
+  if (sequence.proposal.empty()) return 0;
+  const int room = budget_.total - 1 - budget_.decode_count;
+  const int wanted = static_cast<int>(sequence.proposal.size());
+  const int count = sequence.decoding() ? std::clamp(room, 0, wanted) : 0;
+  const int spare = static_cast<int>(running_.size());
+  if (count > 0 && try_reserve(sequence, sequence.token_count() + count, spare)) {
+    sequence.tokens.insert(sequence.tokens.end(), sequence.proposal.begin(),
+                           sequence.proposal.begin() + count);
+    sequence.draft_count = count;
+  }
+  sequence.proposal.clear();
+  return sequence.draft_count;
 }
 
 // Lets the first of the waiting line run, as running_[next]. Nobody behind it may pass: a long
@@ -229,21 +249,10 @@ void Scheduler::Impl::add_slice(Sequence& sequence, int token_count) {
     const std::span<const BlockId> ids = sequence.tables[g].ids().first(used);
     slice.blocks[g].assign(ids.begin(), ids.end());
   }
+  slice.draft_count = sequence.draft_count;
   slice.wanted.clear();
   add_scores(sequence, slice);
-  if (end == sequence.token_count()) {
-    for (const SequenceChoice& choice : sequence.choices) {
-      slice.wanted.push_back(token_count - 1);
-      sampling_.rows.push_back({.params = &sequence.request->sampling,
-                                .history = sequence.tokens,
-                                .prompt_count = sequence.request->prompt_count,
-                                .choice = choice.index,
-                                .constraint = sequence.constraint.get(),
-                                .end_tokens = sequence.request->end_tokens,
-                                .mask = {},
-                                .mask_status = {}});
-    }
-  }
+  add_sampling_rows(sequence, slice);
   sequence.planned_count = token_count;
   planned_.push_back(&sequence);
   plan_.slices.push_back(std::move(slice));
@@ -267,6 +276,28 @@ void Scheduler::Impl::add_scores(Sequence& sequence, PlanSlice& slice) {
     row.given_top_count = request.prompt_logprob_count;
     sampling_.rows.push_back(row);
     ++sequence.scoring_count;
+  }
+}
+
+// A row for every choice, or one for the token behind each draft and one for the token before them.
+void Scheduler::Impl::add_sampling_rows(const Sequence& sequence, PlanSlice& slice) {
+  const auto token_count = static_cast<std::int32_t>(slice.tokens.size());
+  if (slice.first_position + token_count != std::ssize(sequence.tokens)) return;
+  const std::span<const Token> tokens = sequence.tokens;
+  for (const SequenceChoice& choice : sequence.choices) {
+    for (int left = sequence.draft_count; left >= 0; --left) {
+      const std::size_t seen = tokens.size() - static_cast<std::size_t>(left);
+      slice.wanted.push_back(token_count - 1 - left);
+      sampling_.rows.push_back({.params = &sequence.request->sampling,
+                                .history = tokens.first(seen),
+                                .prompt_count = sequence.request->prompt_count,
+                                .choice = choice.index,
+                                .draft = left > 0 ? tokens[seen] : kNoDraft,
+                                .constraint = sequence.constraint.get(),
+                                .end_tokens = sequence.request->end_tokens,
+                                .mask = {},
+                                .mask_status = {}});
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <compare>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "plan/sampling_params.h"
 #include "plan/token_constraint.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/speculation.h"
 
 namespace kun {
 
@@ -29,7 +31,8 @@ struct Request {
   int prompt_logprob_count = -1;  // >= 0: how likely its tokens are is wanted, and so many others
   int scored_count = 1;           // prompt tokens of which that has been told; of the first never
   std::vector<Token> end_tokens;  // none when they are to be ignored
-  int cached_count = -1;          // prompt tokens found at first admission; -1: not yet admitted
+  std::string cache_salt;
+  int cached_count = -1;  // prompt tokens found at first admission; -1: not yet admitted
   int sequence_count = 0;
 };
 
@@ -54,18 +57,21 @@ struct Sequence {
   Request* request;
   // All choices of the request until their first tokens are sampled from the one prompt, then one.
   std::vector<SequenceChoice> choices;
-  std::vector<Token> tokens;  // prompt, then output
+  std::vector<Token> tokens;  // prompt, then output; while a step runs, then its drafts
   int computed_count = 0;     // tokens whose cache entries exist
-  int planned_count = 0;      // tokens in the step that is running now
+  int planned_count = 0;      // tokens in the step that is running now, drafts included
   int scoring_count = 0;      // rows of that step that score the prompt; they come first
+  int draft_count = 0;        // drafts in that step
   bool ended = false;         // cancelled while its step ran, or finished: apply() takes it away
   std::vector<BlockTable> tables;  // [KV group]
   PrefixChain chain;
   std::unique_ptr<TokenConstraint> constraint;  // has taken in the output; null: none
+  std::vector<Token> proposal;                  // drafts for the next step
+  Acceptance acceptance;                        // of its drafts so far
 
   SequenceKey key() const { return {request->priority, request->arrival, choices.front().index}; }
   int choice_count() const { return static_cast<int>(choices.size()); }
-  int token_count() const { return static_cast<int>(tokens.size()); }
+  int token_count() const { return static_cast<int>(tokens.size()) - draft_count; }
   int pending_count() const { return token_count() - computed_count; }
   int output_count() const { return token_count() - request->prompt_count; }
 
@@ -77,11 +83,17 @@ struct Sequence {
   // Somebody reads its output now, and waits for the next token.
   bool decoding() const { return output_count() > 0 && pending_count() == 1; }
 
+  void drop_drafts() {
+    tokens.resize(tokens.size() - static_cast<std::size_t>(draft_count));
+    draft_count = 0;
+  }
+
   // Forgets all that was computed. What was published may still be found again.
   void rewind() {
     for (BlockTable& table : tables) table.clear();
     computed_count = 0;
     chain.published_count = 0;
+    proposal.clear();
   }
 };
 

@@ -143,6 +143,13 @@ TEST_F(AccessTest, MetricsCountWhatHappened) {
   has("vllm:iteration_tokens_total_bucket{" + labels + R"(,le="1"} 3)");
   has("vllm:iteration_tokens_total_bucket{" + labels + R"(,le="16"} 4)");
   has("vllm:iteration_tokens_total_sum{" + labels + "} 19");
+  has("vllm:spec_decode_num_drafts_total{" + labels + "} 5");
+  has("vllm:spec_decode_num_draft_tokens_total{" + labels + "} 9");
+  has("vllm:spec_decode_num_accepted_tokens_total{" + labels + "} 7");
+  for (const auto& [position, count] : {std::pair("0", "4"), std::pair("1", "3")}) {
+    has("vllm:spec_decode_num_accepted_tokens_per_pos_total{" + labels + ",position=\"" + position +
+        "\"} " + count);
+  }
   has(R"(vllm:cache_config_info{block_size="16",engine="0"} 1)");
   has(R"(http_requests_total{handler="/v1/completions",method="POST",status="200"} 1)");
   has(R"(http_requests_total{handler="/v1/completions",method="POST",status="400"} 1)");

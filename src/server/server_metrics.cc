@@ -116,6 +116,7 @@ struct ServerMetrics::Impl {
   }
 
   void add_engine(std::vector<MetricFamily>& families, const EngineStats& stats) const;
+  void add_drafts(std::vector<MetricFamily>& families, const EngineStats& stats) const;
 
   prometheus::Registry registry;
   prometheus::Family<prometheus::Counter>& http_requests =
@@ -269,6 +270,7 @@ void ServerMetrics::Impl::add_engine(std::vector<MetricFamily>& families,
           stats.preemption_count);
   counter("vllm:corrupted_requests_total", "Requests with logits that were not finite.",
           stats.corrupted_count);
+  if (!stats.accepted_by_position.empty()) add_drafts(families, stats);
   families.push_back(step_tokens(stats, model.labels));
   MetricFamily by_source = {"vllm:prompt_tokens_by_source_total",
                             "Prompt tokens by where they came from.",
@@ -282,6 +284,33 @@ void ServerMetrics::Impl::add_engine(std::vector<MetricFamily>& families,
         single("", "", MetricType::Counter, labels, static_cast<double>(value)).metric.front());
   }
   families.push_back(std::move(by_source));
+}
+
+// Only with speculation, as in vLLM.
+void ServerMetrics::Impl::add_drafts(std::vector<MetricFamily>& families,
+                                     const EngineStats& stats) const {
+  const auto counter = [&](const char* name, const char* help, std::uint64_t value) {
+    families.push_back(
+        single(name, help, MetricType::Counter, model.labels, static_cast<double>(value)));
+  };
+  counter("vllm:spec_decode_num_drafts_total", "Number of spec decoding drafts.",
+          stats.draft_count);
+  counter("vllm:spec_decode_num_draft_tokens_total", "Number of draft tokens.",
+          stats.draft_token_count);
+  counter("vllm:spec_decode_num_accepted_tokens_total", "Number of accepted tokens.",
+          stats.accepted_token_count);
+  MetricFamily by_position = {"vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                              "Accepted tokens per draft position.",
+                              MetricType::Counter,
+                              {}};
+  for (std::size_t i = 0; i < stats.accepted_by_position.size(); ++i) {
+    Labels labels = model.labels;
+    labels["position"] = std::to_string(i);
+    by_position.metric.push_back(single("", "", MetricType::Counter, labels,
+                                        static_cast<double>(stats.accepted_by_position[i]))
+                                     .metric.front());
+  }
+  families.push_back(std::move(by_position));
 }
 
 std::string ServerMetrics::page(const EngineStats* stats) const {

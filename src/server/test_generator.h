@@ -73,6 +73,10 @@ class ScriptedGenerator : public Generator {
     stats.step_token_buckets = {3, 0, 1};
     stats.step_count = 4;
     stats.step_token_sum = 19;
+    stats.draft_count = 5;
+    stats.draft_token_count = 9;
+    stats.accepted_token_count = 7;
+    stats.accepted_by_position = {4, 3};
     return stats;
   }
   bool healthy() const override { return healthy_; }

@@ -132,7 +132,8 @@ class Chat(unittest.TestCase):
 class Completions(unittest.TestCase):
     def test_metrics_tell_the_phases_of_a_request(self):
         names = ["queue_time", "prefill_time", "decode_time", "inference_time"]
-        names = [f"vllm:request_{name}_seconds" for name in names] + ["vllm:e2e_request_latency_seconds"]
+        names = [f"vllm:request_{name}_seconds" for name in names]
+        names.append("vllm:e2e_request_latency_seconds")
         before = [(metric(name + "_count"), metric(name + "_sum")) for name in names]
         complete(max_tokens=24, extra_body={"ignore_eos": True})
         after = [(metric(name + "_count"), metric(name + "_sum")) for name in names]
@@ -141,7 +142,7 @@ class Completions(unittest.TestCase):
         self.assertAlmostEqual(prefill + decode, inference, places=5)
         self.assertGreater(decode, prefill)
         self.assertLess(queue + inference, total)
-        series = [(sample.name, tuple(sorted(sample.labels.items()))) for sample in metric_samples()]
+        series = [(s.name, tuple(sorted(s.labels.items()))) for s in metric_samples()]
         self.assertEqual(len(series), len(set(series)))
 
     def test_knows_a_capital(self):

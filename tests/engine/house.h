@@ -27,6 +27,7 @@ struct HouseOptions {
   SchedulerLimits limits;
   int block_count = 256;
   EngineOptions engine;  // limits, layout and vocabulary are filled in
+  std::unique_ptr<Drafter> drafter = {};
 };
 
 class House {
@@ -42,8 +43,9 @@ class House {
     engine_options.vocabulary_size = shared->vocabulary_size();
     auto worker = Worker::create(shared, ops_, {{options.block_count}, 0, 1 << 20});
     CHECK(worker.has_value());
-    engine_ = std::make_unique<Engine>(std::move(engine_options),
-                                       std::make_unique<LocalExecutor>(*std::move(worker)));
+    engine_ = std::make_unique<Engine>(
+        std::move(engine_options),
+        std::make_unique<LocalExecutor>(*std::move(worker), std::move(options.drafter)));
   }
 
   HostOps& ops() { return ops_; }

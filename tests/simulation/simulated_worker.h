@@ -75,12 +75,17 @@ class SimulatedWorker {
       write(slice);
       SliceResult& mine = result.slices.emplace_back();
       mine.sequence = slice.sequence;
-      const std::optional<Cell> state = slice.wanted.empty() ? std::nullopt : read(slice);
-      for (std::size_t i = 0; i < slice.wanted.size(); ++i) {
-        const std::uint32_t choice = sampling.rows.at(row++).choice;
-        if (!state) mine.corrupted = true;
-        if (state) mine.tokens.push_back({.token = token_from(*state, choice), .top = {}});
+      bool over = false;
+      for (const std::int32_t offset : slice.wanted) {
+        const SamplingRow& sampled = sampling.rows.at(row++);
+        if (over) continue;
+        const std::optional<Cell> state = read(slice, slice.first_position + offset + 1);
+        over = mine.corrupted = !state;
+        if (over) continue;
+        mine.tokens.push_back({.token = token_from(*state, sampled.choice), .top = {}});
+        over = sampled.draft != kNoDraft && sampled.draft != mine.tokens.back().token;
       }
+      if (mine.corrupted) mine.tokens.clear();
     }
     return result;
   }
@@ -127,10 +132,9 @@ class SimulatedWorker {
     }
   }
 
-  // All of the sequence's cells folded together; none when one is bad.
-  std::optional<Cell> read(const PlanSlice& slice) {
+  // The sequence's first `end` cells of each group folded together; none when one is bad.
+  std::optional<Cell> read(const PlanSlice& slice, int end) {
     Cell state = 0;
-    const int end = slice.first_position + static_cast<int>(slice.tokens.size());
     for (std::size_t g = 0; g < lengths_.size(); ++g) {
       for (int p = 0; p < end; ++p) {
         if (at(slice, g, p) == kBadCell) return std::nullopt;

@@ -40,6 +40,10 @@ class Simulation {
     const Scheduler::Stats stats = scheduler_->stats();
     if (stats.free_block_count != stats.total_block_count) return fail("a block leaked");
     if (stats.running_count + stats.waiting_count != 0) return fail("the counts do not end at 0");
+    if (stats.accepted_token_count > stats.draft_token_count ||
+        static_cast<int>(stats.draft_token_count) > draft_token_count_) {
+      return fail("drafts are miscounted");
+    }
     return {};
   }
 
@@ -92,6 +96,10 @@ class Simulation {
     limits_.context_length_max = pick(10, 120);
     limits_.prefix_caching = !chance(6);
     limits_.label_key[0] = random_();
+    if (!chance(3)) limits_.draft_count_max = pick(1, 6);
+    limits_.adaptive_drafts = chance(3);
+    limits_.draft_sequences_max = chance(4) ? pick(1, 4) : 0;
+    right_draft_percent_ = pick(0, 100);
     priorities_ = pick(1, 3);
     arrival_one_in_ = pick(1, 6);
     trouble_one_in_ = pick(15, 200);
@@ -179,8 +187,37 @@ class Simulation {
     scheduler_->stop(key.first, key.second, *choice.kept_count);
   }
 
+  // Drafts that are right by chance, fewer than wanted at times, and none at others.
+  void draft() {
+    const std::vector<DraftWish>& wishes = scheduler_->draft_wishes();
+    if (wishes.empty() || chance(10)) return;
+    std::vector<std::vector<Token>> drafts;
+    for (const DraftWish& wish : wishes) {
+      std::vector<Token>& mine = drafts.emplace_back();
+      const auto known = choices_.find({wish.sequence, wish.choice});
+      if (known == choices_.end() || !std::ranges::equal(wish.history, known->second.history)) {
+        fail(fmt::format("sequence {} wants drafts for another text", wish.sequence));
+        return;
+      }
+      const Expected& expected = expected_[wish.sequence];
+      if (wish.cache_salt != expected.spec.cache_salt) fail("a wish has another salt");
+      if (wish.count_max < 1 || wish.count_max > limits_.draft_count_max) fail("an odd wish");
+      std::vector<Token> text(wish.history.begin(), wish.history.end());
+      const int count = chance(4) ? pick(0, wish.count_max) : wish.count_max;
+      for (int i = 0; i < count; ++i) {
+        const Token right =
+            reference_token(text, layout_.groups.size(), expected.origin, wish.choice);
+        text.push_back(pick(1, 100) <= right_draft_percent_ ? right : pick(0, kVocabulary - 1));
+        mine.push_back(text.back());
+      }
+    }
+    scheduler_->offer_drafts(drafts, pick(0, 20));
+  }
+
   void run_step(bool calm) {
     ++step_count_;
+    draft();
+    if (!problem_.empty()) return;
     const BatchPlan& plan = scheduler_->plan(now_);
     check_plan(plan);
     if (!problem_.empty()) return;
@@ -220,20 +257,38 @@ class Simulation {
     }
     const std::vector<Token>& history = mine->second.history;
     const auto first = static_cast<std::size_t>(slice.first_position);
-    const std::size_t end = first + slice.tokens.size();
-    if (end > history.size() || !std::equal(slice.tokens.begin(), slice.tokens.end(),
-                                            history.begin() + slice.first_position)) {
+    const auto drafts = static_cast<std::size_t>(slice.draft_count);
+    if (drafts >= slice.tokens.size() || slice.draft_count > limits_.draft_count_max) {
+      fail("an absurd number of drafts");
+      return;
+    }
+    const std::size_t end = first + slice.tokens.size() - drafts;
+    if (end > history.size() ||
+        !std::equal(slice.tokens.begin(), slice.tokens.end() - slice.draft_count,
+                    history.begin() + slice.first_position)) {
       fail(fmt::format("sequence {}: the slice has other tokens", slice.sequence));
       return;
     }
     if (slice.wanted.empty() != (end < history.size())) fail("wanted at the wrong place");
-    for (const std::int32_t offset : slice.wanted) {
+    if (drafts > 0 && end != history.size()) fail("drafts in the middle of a prompt");
+    if (drafts > 0 && slice.wanted.size() != drafts + 1) fail("a draft is not verified");
+    std::vector<Token> text = history;
+    text.insert(text.end(), slice.tokens.end() - slice.draft_count, slice.tokens.end());
+    for (std::size_t i = 0; i < slice.wanted.size(); ++i) {
       const SamplingRow& sampling = scheduler_->sampling().rows.at(row++);
-      if (first + static_cast<std::size_t>(offset) + 1 != end) fail("not the last row is wanted");
-      if (!std::ranges::equal(sampling.history, history)) fail("a row has another history");
+      const std::size_t seen = drafts > 0 ? end + i : end;
+      const auto offset = static_cast<std::size_t>(slice.wanted[i]);
+      if (first + offset + 1 != seen) fail("a wrong row is wanted");
+      if (!std::ranges::equal(sampling.history, std::span(text).first(seen))) {
+        fail("a row has another history");
+      }
+      if (sampling.draft != (seen < text.size() ? text[seen] : kNoDraft)) {
+        fail("a row has another draft");
+      }
       const auto prompt_count = std::ssize(expected_[slice.sequence].spec.prompt);
       if (sampling.prompt_count != prompt_count) fail("a row has another prompt");
     }
+    draft_token_count_ += static_cast<int>(drafts);
   }
 
   // No starvation: of all that are here, the first by priority and arrival advances in every step.
@@ -263,6 +318,7 @@ class Simulation {
       fail("a failed step ends its sequences as failed, and no other step does");
     }
     for (const SampledToken& token : progress.tokens) {
+      if (end_of(choice, expected) != Finish::kNone) fail("a token came behind the end");
       const Token right =
           reference_token(choice.history, layout_.groups.size(), expected.origin, progress.choice);
       if (token.token != right) {
@@ -289,13 +345,20 @@ class Simulation {
     if (progress.prompt_count != std::ssize(spec.prompt)) fail("the prompt is miscounted");
     if (progress.cached_count >= std::max(progress.prompt_count, 1)) fail("all was cached");
     if (progress.tokens.empty()) return;
+    if (progress.finish != end_of(choice, expected)) fail("the choice ended for another reason");
+  }
+
+  // How a choice with this history has ended, if it has.
+  Finish end_of(const Choice& choice, const Expected& expected) const {
+    const SequenceSpec& spec = expected.spec;
+    const auto outputs = std::ssize(choice.history) - std::ssize(spec.prompt);
+    if (outputs == 0) return Finish::kNone;
     const Token last = choice.history.back();
     const bool ends = !spec.ignore_end_tokens && outputs >= spec.sampling.output_count_min &&
                       std::ranges::find(spec.end_tokens, last) != spec.end_tokens.end();
     const bool full =
         outputs == spec.output_count_max || std::ssize(choice.history) == token_count_max();
-    const Finish right = ends ? Finish::kEndToken : full ? Finish::kLength : Finish::kNone;
-    if (progress.finish != right) fail("the choice ended for another reason");
+    return ends ? Finish::kEndToken : full ? Finish::kLength : Finish::kNone;
   }
 
   std::mt19937_64 random_;
@@ -316,6 +379,8 @@ class Simulation {
   int priorities_ = 1;
   int arrival_one_in_ = 2;
   int trouble_one_in_ = 50;
+  int right_draft_percent_ = 0;
+  int draft_token_count_ = 0;
 };
 
 }  // namespace kun

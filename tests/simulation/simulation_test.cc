@@ -25,6 +25,8 @@ TEST(Simulation, EveryTokenEqualsThatOfAModelWithoutCache) {
   std::int64_t tokens = 0;
   std::uint64_t preemptions = 0;
   std::uint64_t hits = 0;
+  std::uint64_t drafts = 0;
+  std::uint64_t accepted = 0;
   std::map<Scheduler::Finish, int> ends;
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     Simulation simulation(seed);
@@ -35,18 +37,25 @@ TEST(Simulation, EveryTokenEqualsThatOfAModelWithoutCache) {
     tokens += simulation.token_count();
     preemptions += simulation.stats().preemption_count;
     hits += simulation.stats().prefix_hit_token_count;
+    drafts += simulation.stats().draft_token_count;
+    accepted += simulation.stats().accepted_token_count;
     for (int f = 1; f <= static_cast<int>(Scheduler::Finish::kFailed); ++f) {
       const auto finish = static_cast<Scheduler::Finish>(f);
       ends[finish] += simulation.ended_count(finish);
     }
   }
-  std::printf("%lld steps, %lld tokens, %llu preemptions, %llu prefix hits\n",
-              static_cast<long long>(steps), static_cast<long long>(tokens),
-              static_cast<unsigned long long>(preemptions), static_cast<unsigned long long>(hits));
+  std::printf(
+      "%lld steps, %lld tokens, %llu preemptions, %llu prefix hits, %llu of %llu drafts right\n",
+      static_cast<long long>(steps), static_cast<long long>(tokens),
+      static_cast<unsigned long long>(preemptions), static_cast<unsigned long long>(hits),
+      static_cast<unsigned long long>(accepted), static_cast<unsigned long long>(drafts));
   if (only != 0) return;
   // The load must really have been unkind.
   EXPECT_GT(preemptions, 100U);
   EXPECT_GT(hits, 1000U);
+  EXPECT_GT(drafts, 10'000U);
+  EXPECT_GT(accepted, drafts / 5);
+  EXPECT_LT(accepted, drafts * 4 / 5);
   for (const auto& [finish, count] : ends) EXPECT_GT(count, 10) << static_cast<int>(finish);
 }
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <set>
@@ -64,8 +65,11 @@ class TraceChecker {
       }
     }
     if (total > budget_) return fmt::format("{} tokens exceed the budget of {}", total, budget_);
-    for (const JsonValue& slice : line["slices"].items) {
-      if (std::string broken = check_positions(slice); !broken.empty()) return broken;
+    const std::vector<JsonValue>& results = line["results"].items;
+    for (std::size_t s = 0; s < line["slices"].items.size(); ++s) {
+      const JsonValue& slice = line["slices"].items[s];
+      const std::int64_t given = s < results.size() ? results[s]["tokens"].number : 1;
+      if (std::string broken = check_positions(slice, given); !broken.empty()) return broken;
       for (std::size_t g = 0; g < groups_.size(); ++g) {
         const auto shared = [&](std::int64_t id) { return users[{g, id}] > 1; };
         if (std::string broken = write(slice, g, shared); !broken.empty()) return broken;
@@ -100,7 +104,8 @@ class TraceChecker {
 
   // A sequence goes on where it stopped, or comes back to the end of a cached run of whole units. A
   // further choice of a request may also begin where their common prompt ended.
-  std::string check_positions(const JsonValue& slice) {
+  // `given` tokens came out of it: the drafts that were right and one more.
+  std::string check_positions(const JsonValue& slice, std::int64_t given) {
     const Choice choice{slice["sequence"].number, slice["choice"].number};
     const std::int64_t first = slice["first"].number;
     const std::int64_t end = first + slice["count"].number;
@@ -113,8 +118,11 @@ class TraceChecker {
       return fmt::format("sequence {} choice {} jumps to position {}", choice.first, choice.second,
                          first);
     }
-    next_[choice] = end;
-    if (slice["wanted"].number > 1) prompt_ends_[choice.first] = end;
+    const std::int64_t drafts = slice["drafts"].number;
+    if (drafts < 0 || drafts >= slice["count"].number) return "a slice is nothing but drafts";
+    if (drafts > 0 && given > drafts + 1) return "more drafts were right than there were";
+    next_[choice] = drafts == 0 ? end : end - drafts + std::max<std::int64_t>(given - 1, 0);
+    if (drafts == 0 && slice["wanted"].number > 1) prompt_ends_[choice.first] = end;
     return {};
   }
 

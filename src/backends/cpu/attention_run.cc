@@ -225,7 +225,8 @@ const std::byte* AttentionRun::value_group(const AttentionItem& item, int positi
 // Lists the pieces of a split that will be read after the tile.
 void AttentionRun::place_next(const AttentionItem& item, int split, AttentionTile* tile) const {
   int counts[kQueriesMax];
-  tile->next_groups = (count_positions(item, split, counts) + kGroupPositions - 1) / kGroupPositions;
+  tile->next_groups =
+      (count_positions(item, split, counts) + kGroupPositions - 1) / kGroupPositions;
   for (int g = 0; g < tile->next_groups; ++g) {
     const int position = split * kSplitPositions + g * kGroupPositions;
     tile->next[g] = key_group(item, position);
