@@ -389,6 +389,7 @@ Status MatrixReader::float_codes(const SafetensorsTensor& tensor) {
   if (bytes && type == ScaleType::kE8M0) {  // FP4, two in a byte
     const std::int64_t cols = tensor.shape[1] * (tensor.dtype == "F4" ? 1 : 2);
     RETURN_IF_ERROR(set_size("weight", tensor.shape[0], cols));
+    if (cols % 2 != 0) return bad("weight", "has rows that do not fill their last byte");
     view_.format = WeightFormat::kE2M1;
     const QuantScheme scheme{4, true, true, false, ScaleStrategy::kGroup, 32, 0};
     if (!fits(scheme, scales->shape)) {

@@ -383,7 +383,7 @@ TEST_F(SchedulerTest, WritesATraceWithoutTokens) {
             R"("groups":[{"tokens_per_block":4,"block_count":16}]})");
   EXPECT_EQ(trace_line(next, result_of(next), 3),
             R"({"step":1,"now":3,"copies":[],"slices":[{"sequence":7,"choice":0,"first":0,)"
-            R"("count":5,"wanted":1,"blocks":[[0,1]]}],"status":"ok",)"
+            R"("count":5,"drafts":0,"wanted":1,"blocks":[[0,1]]}],"status":"ok",)"
             R"("results":[{"tokens":1,"corrupted":false}]})");
 }
 

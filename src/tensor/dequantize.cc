@@ -55,18 +55,6 @@ int bit(std::uint32_t bits, int index) {
   return static_cast<int>((bits >> index) & 1U);
 }
 
-void f32_block(const Byte* block, float* y) {
-  std::memcpy(y, block, sizeof(float));
-}
-
-void f16_block(const Byte* block, float* y) {
-  *y = load_f16(block);
-}
-
-void bf16_block(const Byte* block, float* y) {
-  *y = bf16_to_f32(load_u16(block));
-}
-
 // d f16, q i8[32]
 void q8_0_block(const Byte* block, float* y) {
   const float d = load_f16(block);
@@ -282,9 +270,6 @@ using BlockFunction = void (*)(const Byte* block, float* y);
 
 BlockFunction block_function(WeightFormat format) {
   switch (format) {
-    case WeightFormat::kF32: return f32_block;
-    case WeightFormat::kF16: return f16_block;
-    case WeightFormat::kBF16: return bf16_block;
     case WeightFormat::kQ8_0: return q8_0_block;
     case WeightFormat::kQ4_0: return q4_0_block;
     case WeightFormat::kQ4_1: return q4_1_block;
@@ -305,6 +290,20 @@ BlockFunction block_function(WeightFormat format) {
   return nullptr;
 }
 
+// Formats without blocks, whole rows at a time: a call for each value would cost more than it does.
+void plain_row(const WeightView& view, const Byte* row, float* out) {
+  const auto count = static_cast<std::size_t>(view.cols);
+  if (view.format == WeightFormat::kF32) {
+    std::memcpy(out, row, count * sizeof(float));
+  } else if (view.format == WeightFormat::kBF16) {
+    for (std::size_t i = 0; i < count; ++i) out[i] = bf16_to_f32(load_u16(row + 2 * i));
+  } else {
+    for (std::size_t i = 0; i < count; ++i) out[i] = load_f16(row + 2 * i);
+  }
+  if (view.tensor_scale == 1.0F) return;
+  for (std::size_t i = 0; i < count; ++i) out[i] *= view.tensor_scale;
+}
+
 }  // namespace
 
 void dequantize_row(const WeightView& view, std::int64_t row, float* out) {
@@ -317,6 +316,7 @@ void dequantize_row(const WeightView& view, std::int64_t row, float* out) {
   CHECK(row >= 0 && row < view.rows && view.cols % shape.columns == 0);
   CHECK((row + 1) * row_bytes <= static_cast<std::int64_t>(view.data.size()));
   const Byte* block = reinterpret_cast<const Byte*>(view.data.data()) + row * row_bytes;
+  if (shape.columns == 1) return plain_row(view, block, out);
   const BlockFunction dequantize = block_function(view.format);
   for (std::int64_t col = 0; col < view.cols; col += shape.columns) {
     dequantize(block, out + col);

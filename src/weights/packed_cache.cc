@@ -177,6 +177,12 @@ bool PackedCache::read_index() {
   return reader.at_end();
 }
 
+std::uint64_t PackedCache::image_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [key, entry] : entries_) bytes += entry.bytes;
+  return bytes;
+}
+
 std::optional<PackedImage> PackedCache::find(std::string_view key) const {
   const auto found = file_ == nullptr ? entries_.end() : entries_.find(key);
   if (found == entries_.end()) return std::nullopt;

@@ -38,6 +38,8 @@ class PackedCache {
 
   // Whether a complete cache was found.
   bool found() const { return file_ != nullptr; }
+  // Of all images that were found or added.
+  std::uint64_t image_bytes() const;
 
   // What was kept under `key`. Empty when there is nothing. The bytes live as long as this.
   std::optional<PackedImage> find(std::string_view key) const;

@@ -8,6 +8,7 @@
 
 #include "checkpoint/config.h"
 #include "checkpoint/generation_defaults.h"
+#include "checkpoint/quantization.h"
 
 namespace {
 
@@ -35,6 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   in.read_or("compress_ratios", wholes, {});
   in.read_or("swiglu_limits", reals, {});
   sink = sink + in.status().ok() + config->architecture().size();
+  sink = sink + kun::read_quantization(*config, "quantization_config").has_value();
   sink = sink + kun::read_generation_defaults(*config, &*config).has_value();
   return 0;
 }

@@ -103,7 +103,8 @@ class TraceChecker {
   }
 
   // A sequence goes on where it stopped, or comes back to the end of a cached run of whole units. A
-  // further choice of a request may also begin where their common prompt ended.
+  // further choice of a request may also begin where their common prompt ended, or take over in its
+  // middle from one that was stopped.
   // `given` tokens came out of it: the drafts that were right and one more.
   std::string check_positions(const JsonValue& slice, std::int64_t given) {
     const Choice choice{slice["sequence"].number, slice["choice"].number};
@@ -114,7 +115,9 @@ class TraceChecker {
     const bool goes_on = known != next_.end() && known->second == first;
     const auto prompt = prompt_ends_.find(choice.first);
     const bool forks = prompt != prompt_ends_.end() && prompt->second == first;
-    if (!goes_on && !forks && first % unit_ != 0) {
+    const auto place = prompt_places_.find(choice.first);
+    const bool takes_over = place != prompt_places_.end() && place->second == first;
+    if (!goes_on && !forks && !takes_over && first % unit_ != 0) {
       return fmt::format("sequence {} choice {} jumps to position {}", choice.first, choice.second,
                          first);
     }
@@ -122,6 +125,7 @@ class TraceChecker {
     if (drafts < 0 || drafts >= slice["count"].number) return "a slice is nothing but drafts";
     if (drafts > 0 && given > drafts + 1) return "more drafts were right than there were";
     next_[choice] = drafts == 0 ? end : end - drafts + std::max<std::int64_t>(given - 1, 0);
+    prompt_places_[choice.first] = slice["wanted"].number == 0 ? end : -1;
     if (drafts == 0 && slice["wanted"].number > 1) prompt_ends_[choice.first] = end;
     return {};
   }
@@ -166,6 +170,8 @@ class TraceChecker {
   std::vector<Group> groups_;
   std::map<Choice, std::int64_t> next_;  // the position each is to go on with
   std::map<std::int64_t, std::int64_t> prompt_ends_;
+  std::map<std::int64_t, std::int64_t>
+      prompt_places_;  // of requests in the middle of their prompts
   std::int64_t budget_ = 0;
   std::int64_t unit_ = 1;
   std::int64_t last_step_ = -1;

@@ -217,5 +217,7 @@ const CpuKernels& avx2_kernels();       // AVX2, FMA, F16C
 const CpuKernels& avx512_kernels();     // AVX-512 F, BW, VL, DQ, VNNI, BF16
 const CpuKernels& neon_kernels();       // ARMv8.0
 const CpuKernels& neon_dot_kernels();   // ARMv8.2 with dot products
+const CpuKernels& neon_i8mm_kernels();  // ARMv8.6's int8 matrix products
+const CpuKernels& neon_bf16_kernels();  // ARMv8.6's BF16 products as well
 
 }  // namespace kun
