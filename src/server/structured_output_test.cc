@@ -147,7 +147,7 @@ TEST_F(StructuredOutputTest, RefusesWhatMakesNoSenseAndStaysAlive) {
       R"("guided_regex":"(")",
       R"("guided_regex":"[")",
       R"("guided_regex":"")",
-      R"("guided_regex":"a{1000}{1000}{1000}")",
+      R"("guided_regex":"(?=a)b")",
       R"("guided_choice":[])",
       R"("guided_choice":[""])",
       R"("guided_choice":[1])",

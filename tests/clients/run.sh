@@ -46,7 +46,8 @@ node_client() {
 
 start_server() { # MODEL FLAG...
   if [[ -n $server ]]; then
-    kill "$server" && wait "$server" || true
+    kill "$server"
+    wait "$server" || true
   fi
   "$kun" serve "$@" --host 127.0.0.1 --port 0 --kv-cache-memory-bytes 1GiB \
     >"$work/serve.log" 2>&1 &

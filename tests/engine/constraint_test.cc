@@ -119,7 +119,7 @@ TEST(Constraint, SaysTheSameForTheSameSeedAloneInCompanyAndAfterPreemption) {
       EXPECT_TRUE(matches(*grammar, alone.back())) << alone.back();
     }
   }
-  House house(script, tight);
+  House house(script, std::move(tight));
   std::vector<std::unique_ptr<Reader>> readers;
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     readers.push_back(std::make_unique<Reader>(house.engine().generate(request(seed))));

@@ -40,7 +40,7 @@ TEST(EngineUnderLoad, AnswersEveryClientCorrectlyWhileOthersComeStopAndLeave) {
   options.limits.tokens_per_step_max = 24;
   options.limits.tokens_per_step_min = 8;
   options.limits.sequences_running_max = 12;
-  House house(many_replies(), options);
+  House house(many_replies(), std::move(options));
 
   std::atomic<int> wrong = 0;
   std::atomic<int> complete = 0;
@@ -90,7 +90,7 @@ TEST(EngineUnderLoad, FiveHundredRequestsAtOnceAreAllAnsweredOrRefused) {
   HouseOptions options;
   options.limits.sequences_running_max = 64;
   options.limits.sequences_waiting_max = 300;
-  House house(many_replies(), options);
+  House house(many_replies(), std::move(options));
   std::vector<std::unique_ptr<Reader>> readers(500);
   std::vector<std::thread> clients;
   for (std::size_t client = 0; client < 10; ++client) {
@@ -157,7 +157,7 @@ TEST(EngineUnderLoad, SampledTextIsTheSameAloneAndInCompany) {
   // Temperature high enough that the script's peak loses now and then: the draws matter.
   HouseOptions options;
   options.limits.tokens_per_step_max = 16;
-  House house("block 4\nafter \">\"\nprompt *\n repeat 40 \"abc\"\n", options);
+  House house("block 4\nafter \">\"\nprompt *\n repeat 40 \"abc\"\n", std::move(options));
   const auto hot = [](int i) {
     GenerateRequest request = ask("prompt>", 60);
     request.sampling.temperature = 12.0F;

@@ -134,7 +134,7 @@ TEST(Engine, RefusesWhatFindsTheWaitingLineFull) {
   HouseOptions options;
   options.limits.sequences_running_max = 1;
   options.limits.sequences_waiting_max = 2;
-  House house("step_us 20000\nprompt *\n emit \"abc\"\n", options);
+  House house("step_us 20000\nprompt *\n emit \"abc\"\n", std::move(options));
   std::vector<std::unique_ptr<Reader>> readers;
   for (int i = 0; i < 12; ++i) {
     readers.push_back(std::make_unique<Reader>(house.engine().generate(ask("Hi?"))));
@@ -302,7 +302,7 @@ TEST(Engine, IsUnhealthyOnlyWhileNothingMovesAndWorkIsPending) {
   std::atomic<Microseconds> now = 0;
   HouseOptions options;
   options.engine.clock = [&now] { return now.load(); };
-  House house("prompt *\n stall_ms 400\n emit \"x\"\n", options);
+  House house("prompt *\n stall_ms 400\n emit \"x\"\n", std::move(options));
   now = 100'000'000;
   EXPECT_TRUE(house.engine().healthy()) << "an idle engine is healthy however long";
 
@@ -325,7 +325,7 @@ TEST(Engine, TracesEveryStepWithoutTokens) {
   std::vector<std::string> lines;
   HouseOptions options;
   options.engine.plan_trace = [&lines](std::string_view line) { lines.emplace_back(line); };
-  House house("prompt *\n emit \"abc\"\n", options);
+  House house("prompt *\n emit \"abc\"\n", std::move(options));
   EXPECT_EQ(house.answer(ask("Hi?")).text(), "abc");
   house.tear_down();
   ASSERT_EQ(lines.size(), 5U);
