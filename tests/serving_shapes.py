@@ -31,12 +31,13 @@ OUTPUT_TOKENS = 24
 
 # Shape: (base, changes, type of file).
 SHAPES = {
-    "v2-lite": ("deepseek-v2-lite", {"num_hidden_layers": 3}, "Q4_0"),
-    "v2-lite-hf": ("deepseek-v2-lite", {"num_hidden_layers": 2}, "hf"),
+    "v2-lite": ("deepseek-v2-lite", {"num_hidden_layers": 2}, "Q4_0"),
+    "v2-lite-hf": ("deepseek-v2-lite", {"num_hidden_layers": 2, "n_routed_experts": 16}, "hf"),
     "v3.2": ("deepseek-v3.2", {"num_hidden_layers": 2, "first_k_dense_replace": 1,
-                               "n_routed_experts": 16, "index_topk": 256}, "Q4_0"),
+                               "intermediate_size": 4096, "n_routed_experts": 16,
+                               "index_topk": 256}, "Q4_0"),
     "v4": ("deepseek-v4-flash", {"num_hidden_layers": 3, "compress_ratios": [0, 4, 128],
-                                 "num_hash_layers": 1, "n_routed_experts": 16,
+                                 "num_hash_layers": 1, "n_routed_experts": 8,
                                  "index_topk": 64}, "hf"),
     "distill-qwen-7b": ("r1-distill-qwen-7b", {"num_hidden_layers": 2}, "Q4_0"),
     "distill-llama-8b": ("llama-3.1-8b", {"num_hidden_layers": 2}, "Q4_0"),

@@ -5,41 +5,19 @@
 
 #include <cstring>
 
+#include "device/test_ops.h"
+
 namespace kun::nn {
 namespace {
 
 // A device that only counts allocations.
-class CountingOps final : public Ops {
+class CountingOps final : public TestOps {
  public:
   std::shared_ptr<std::byte> allocate(std::int64_t bytes) override {
     ++count;
     void* data = std::aligned_alloc(64, static_cast<std::size_t>((bytes + 63) / 64 * 64));
     return {static_cast<std::byte*>(data), [](std::byte* p) { std::free(p); }};
   }
-  Result<std::unique_ptr<PackedMatrix>> pack(std::span<const WeightView>) override {
-    return unimplemented("not here");
-  }
-  void linear(ConstTensorView, const PackedMatrix&, ConstTensorView, LinearOutput,
-              TensorView) override {}
-  void embed(std::span<const Token>, const WeightView&, TensorView) override {}
-  void rms_norm(ConstTensorView, ConstTensorView, float, TensorView) override {}
-  void rope(TensorView, ConstTensorView, RopeLayout) override {}
-  void store_cache(ConstTensorView, std::span<const std::int32_t>, const CachePlane&) override {}
-  void attention(const AttentionArguments&) override {}
-  void silu_gate(ConstTensorView, TensorView) override {}
-  void layer_norm(ConstTensorView, ConstTensorView, ConstTensorView, float, TensorView) override {}
-  void copy_heads(ConstTensorView, TensorView) override {}
-  void linear_groups(ConstTensorView, std::span<const PackedMatrix* const>, TensorView) override {}
-  void route(const RouteArguments&) override {}
-  void experts(const ExpertArguments&) override {}
-  void latent_attention(const LatentAttentionArguments&) override {}
-  void load_cache(const CachePlane&, std::span<const std::int32_t>, std::int64_t,
-                  TensorView) override {}
-  void choose_entries(const ChooseArguments&) override {}
-  void compress(const CompressArguments&) override {}
-  void hyper_weights(const HyperWeightsArguments&) override {}
-  void hyper_collapse(ConstTensorView, ConstTensorView, TensorView) override {}
-  void hyper_expand(ConstTensorView, ConstTensorView, TensorView) override {}
   std::uint64_t progress() const override { return 0; }
 
   int count = 0;
