@@ -178,6 +178,9 @@ void ChatWriter::write_deepseek_delta(JsonWriter& json, const ChoicePart& part) 
   if (part.first) json.key("role").string("assistant");
   if (!text.calls.empty()) {
     if (!text.content.empty()) json.key("content").string(text.content);
+    if (reasoning && !text.reasoning.empty()) {
+      json.key("reasoning_content").string(text.reasoning);
+    }
     write_calls(json, part, false);
   } else if (!reasoning) {
     json.key("content").string(text.content);

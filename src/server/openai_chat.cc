@@ -34,7 +34,8 @@ std::string_view read_max_tokens(FieldReader& reader, GenerationFields& fields) 
 
 // vLLM and OpenAI agree on what cannot be had here.
 void refuse_or_ignore(FieldReader& reader) {
-  reader.refuse({"audio", "functions", "function_call", "web_search_options", "echo"});
+  reader.refuse(
+      {"audio", "functions", "function_call", "web_search_options", "moderation", "echo"});
   // Hints: how wordy the model shall be, and what the answer may look like.
   reader.ignore({"verbosity", "prediction", "stream_reasoning"});
   const auto modalities = reader.array("modalities", 8);

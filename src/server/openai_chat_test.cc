@@ -363,7 +363,6 @@ TEST_F(ChatTest, SaysWhichFieldIsWrong) {
       {R"("request_id":"a b")", "request_id"},
       {R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens"},
       {R"("min_tokens":10,"max_tokens":5)", "min_tokens"},
-      {R"("response_format":{"type":"json_object"})", "response_format"},
       {R"("structured_outputs":{"regex":"a"})", "structured_outputs"},
       {R"("guided_json":{"type":"object"})", "guided_json"},
       {R"("use_beam_search":true)", "use_beam_search"},

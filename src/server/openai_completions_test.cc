@@ -91,12 +91,10 @@ TEST_F(CompletionsTest, RefusesWhatItCannotDo) {
   start();
   for (const auto& [fields, param] : std::vector<std::pair<std::string, std::string>>{
            {R"("suffix":"x")", "suffix"},
-           {R"("best_of":3)", "best_of"},
            {R"("logprobs":21)", "logprobs"},
            {R"("logprobs":true)", "logprobs"},
-           {R"("logprobs":1,"echo":true)", "logprobs"},
-           {R"("max_tokens":0)", "max_tokens"},
-           {R"("response_format":{"type":"json_object"})", "response_format"}}) {
+           {R"("max_tokens":-1)", "max_tokens"},
+           {R"("response_format":{"type":"x"})", "response_format"}}) {
     const ClientResponse response = post("/v1/completions", R"({"prompt":"x",)" + fields + "}");
     EXPECT_EQ(response.status, 400) << fields;
     EXPECT_EQ(response.json().at("error").at("param"), param.c_str()) << response.body;

@@ -191,9 +191,8 @@ TEST_F(ReportsTest, EveryAddedTokenMayBeTyped) {
   for (const std::string text :
        {"<｜end▁of▁sentence｜>", "<|im_end|>", "</s>", "<think>", "<tool_call>", "<|image_pad|>"}) {
     std::string many;
-    for (int i = 0; i < 1000; ++i) many += text;
-    const std::string body =
-        R"({"messages":[{"role":"user","content":")" + many.substr(0, 3000) + R"("}]})";
+    for (int i = 0; i < 100; ++i) many += text;
+    const std::string body = R"({"messages":[{"role":"user","content":")" + many + R"("}]})";
     EXPECT_EQ(post("/v1/chat/completions", body).status, 200) << text;
   }
 }

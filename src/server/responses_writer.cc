@@ -81,8 +81,9 @@ std::string ResponsesWriter::response_event(std::string_view type, std::string_v
 }
 
 std::string ResponsesWriter::open_stream(std::span<const ChoicePart>, const CompletionUsage&) {
-  return response_event("response.created", "in_progress", nullptr) +
-         response_event("response.in_progress", "in_progress", nullptr);
+  // One after the other: events are numbered.
+  const std::string created = response_event("response.created", "in_progress", nullptr);
+  return created + response_event("response.in_progress", "in_progress", nullptr);
 }
 
 void ResponsesWriter::write_part(JsonWriter& json, std::string_view text) const {

@@ -19,7 +19,9 @@ TEST_F(AccessTest, KeysGuardEverythingButTheOpenPages) {
     EXPECT_EQ(post(path, "{}", "Authorization: Bearer on\r\n").status, 401) << path;
     EXPECT_EQ(post(path, "{}", "Authorization: Bearer onee\r\n").status, 401) << path;
     EXPECT_EQ(post(path, "{}", "Authorization: one\r\n").status, 401) << path;
-    EXPECT_EQ(post(path, "{}", "Authorization: Bearer two\r\n").status, 400) << path;
+    const bool deepseek = std::string_view(path).starts_with("/c");
+    EXPECT_EQ(post(path, "{}", "Authorization: Bearer two\r\n").status, deepseek ? 422 : 400)
+        << path;
   }
   for (const char* path : {"/v1/models", "/models", "/v1/models/tiny"}) {
     EXPECT_EQ(get(path).status, 401) << path;

@@ -74,13 +74,13 @@ TemplateVariables read_template_variables(FieldReader& reader, Dialect dialect) 
   if (!read.thinking && dialect == Dialect::kDeepSeek) read.thinking = true;
   JsonWriter json;
   json.begin_object();
-  const std::optional<bool> thinking = read.thinking;
-  if (named) write_named(reader, json, *named, read);
   const auto names = [&](std::string_view name) { return named && named->find(name); };
-  if (thinking && !names("thinking") && !names("enable_thinking")) {
-    json.key("thinking").boolean(*thinking).key("enable_thinking").boolean(*thinking);
+  if (read.thinking && !names("thinking") && !names("enable_thinking")) {
+    const bool thinking = *read.thinking;
+    json.key("thinking").boolean(thinking).key("enable_thinking").boolean(thinking);
   }
   if (effort && !names("reasoning_effort")) json.key("reasoning_effort").string(*effort);
+  if (named) write_named(reader, json, *named, read);
   if (documents) {
     std::string text;
     documents->print(text);

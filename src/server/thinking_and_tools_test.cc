@@ -408,7 +408,7 @@ TEST_F(ThinkingTest, AnEchoedPromptHasLogprobs) {
     }
     EXPECT_TRUE(logprobs.at("token_logprobs").at(0).is_null());
     EXPECT_TRUE(logprobs.at("top_logprobs").at(0).is_null());
-    EXPECT_EQ(logprobs.at("token_logprobs").at(1).as_double(), -2.0);
+    EXPECT_EQ(logprobs.at("token_logprobs").at(1).to_number<double>(), -2.0);
     EXPECT_EQ(logprobs.at("tokens").at(3), "H");
     EXPECT_EQ(logprobs.at("text_offset").at(3), 3);
   }
@@ -421,7 +421,7 @@ TEST_F(ThinkingTest, LogprobsOfThePromptInVllmsShape) {
   const json::array& scores = text.at("choices").at(0).at("prompt_logprobs").as_array();
   ASSERT_EQ(scores.size(), 3U);
   EXPECT_TRUE(scores[0].is_null());
-  EXPECT_EQ(scores[1].at("98").at("logprob").as_double(), -2.0);
+  EXPECT_EQ(scores[1].at("98").at("logprob").to_number<double>(), -2.0);
   EXPECT_EQ(scores[1].at("98").at("decoded_token"), "b");
   EXPECT_EQ(scores[1].as_object().size(), 3U);
   EXPECT_TRUE(text.at("choices").at(0).at("logprobs").is_null());
