@@ -113,7 +113,7 @@ main() {
   done
 
   "$root/tools/setup.sh" build test
-  "$root/tools/build.sh" "$build" -DCMAKE_BUILD_TYPE=Release -DKUN_TESTS=ON
+  "$root/tools/build.sh" "$build" -DCMAKE_BUILD_TYPE=Release -DKUN_TESTS=ON -DKUN_PYTHON=ON
   run_checks
   if $fast; then
     run_ctest

@@ -19,6 +19,11 @@ function(add_isa name)
   target_include_directories(cpu_${name} PRIVATE src)
   # GCC 12 warns inside its own immintrin.h, and miscompiles u8 - 128 dot products when it
   # vectorizes them for VNNI: kernels vectorize by hand.
+  # Before registers are given out, GCC's scheduler moves loads so far up on arm64 that it runs out
+  # of registers; the kernels are written in the order they should run.
+  if(name MATCHES "neon")
+    list(APPEND ARGN "$<$<CXX_COMPILER_ID:GNU>:-fno-schedule-insns>")
+  endif()
   target_compile_options(cpu_${name} PRIVATE ${ARGN} -O3 -fno-exceptions -fno-tree-vectorize
                          -ffp-contract=off
                          "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized>")
@@ -31,4 +36,6 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|amd64")
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   add_isa(neon -march=armv8-a)
   add_isa(neon_dot -march=armv8.2-a+dotprod)
+  add_isa(neon_i8mm -march=armv8.2-a+dotprod+i8mm)
+  add_isa(neon_bf16 -march=armv8.2-a+dotprod+i8mm+bf16)
 endif()

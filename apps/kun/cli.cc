@@ -30,7 +30,7 @@ LoadProgress progress_line(bool quiet) {
 
 void add_model_arguments(CLI::App& command, ModelArguments& arguments) {
   command
-      .add_option("model", arguments.model,
+      .add_option("model,--model", arguments.model,
                   "GGUF file, Hugging Face folder, script:FILE, or the name of a pulled model")
       ->required();
   command

@@ -23,6 +23,7 @@ void add_inspect_command(CLI::App& app, Action& action);
 void add_logits_command(CLI::App& app, Action& action);
 void add_perplexity_command(CLI::App& app, Action& action);
 void add_pull_command(CLI::App& app, Action& action);
+void add_run_batch_command(CLI::App& app, Action& action);
 void add_serve_command(CLI::App& app, Action& action);
 void add_tokenize_command(CLI::App& app, Action& action);
 

@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
   kun::add_inspect_command(app, action);
   kun::add_pull_command(app, action);
   kun::add_bench_command(app, action);
+  kun::add_run_batch_command(app, action);
   auto arguments = kun::expand_config_arguments({argv + 1, argv + argc});
   if (!arguments) return failed(arguments.error());
   std::ranges::reverse(*arguments);  // CLI11 takes a vector from its back

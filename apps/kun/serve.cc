@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "cli.h"
 #include "runtime/engine_setup.h"
+#include "serve_model.h"
 #include "server/server.h"
 
 namespace kun {
@@ -127,16 +128,12 @@ struct Loaded {
   EngineSetup setup;
 };
 
-Result<Loaded> load(const Arguments& arguments, Server& server) {
+Result<Loaded> load(const Arguments& arguments, LoadProgress progress) {
   Loaded loaded;
   ASSIGN_OR_RETURN(loaded.open.device, open_device(arguments.model));
   BundleOptions options = arguments.bundle;
   ASSIGN_OR_RETURN(options.packed_cache_folder, packed_cache_folder(arguments.model));
-  options.progress = [&server](std::int64_t done, std::int64_t total) {
-    server.set_loading_progress(
-        total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0.0,
-        "loading weights");
-  };
+  options.progress = std::move(progress);
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(loaded.open.bundle,
                    load_bundle(arguments.model.model, *loaded.open.device, options));
@@ -174,7 +171,12 @@ Status run(Arguments arguments) {
   arguments.server.health_access = parse_access(arguments.health_access);
   arguments.server.version = KUN_VERSION;
   ASSIGN_OR_RETURN(const auto server, Server::start(arguments.server));
-  ASSIGN_OR_RETURN(const Loaded loaded, load(arguments, *server));
+  const auto progress = [&server = *server](std::int64_t done, std::int64_t total) {
+    server.set_loading_progress(
+        total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0.0,
+        "loading weights");
+  };
+  ASSIGN_OR_RETURN(const Loaded loaded, load(arguments, progress));
   ServedModel model = served_model(arguments, *loaded.open.bundle, loaded.setup);
   const std::string name = model.names.front();
   server->set_model(std::move(model));
@@ -300,6 +302,26 @@ void add_engine_flags(CLI::App& command, Arguments& a) {
 }
 
 }  // namespace
+
+OpenModelToServe add_serve_model_flags(CLI::App& command) {
+  auto arguments = std::make_shared<Arguments>();
+  // Nobody waits for an answer here, and the caller bounds what it sends.
+  arguments->engine.sequences_waiting_max = 1 << 20;
+  add_model_arguments(command, arguments->model);
+  add_model_flags(command, *arguments);
+  add_engine_flags(command, *arguments);
+  return [arguments]() -> Result<std::unique_ptr<ModelToServe>> {
+    ASSIGN_OR_RETURN(Loaded loaded, load(*arguments, {}));
+    auto model = std::make_unique<ModelToServe>();
+    model->open = std::move(loaded.open);
+    model->setup = std::move(loaded.setup);
+    model->served = served_model(*arguments, *model->open.bundle, model->setup);
+    model->options = arguments->server;
+    model->options.version = KUN_VERSION;
+    model->sequences_running_max = arguments->engine.sequences_running_max;
+    return model;
+  };
+}
 
 void add_serve_command(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand("serve", "OpenAI-compatible server");

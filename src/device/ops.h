@@ -109,14 +109,13 @@ class Ops {
   virtual void experts(const ExpertArguments& arguments) = 0;
 
   // --- Latent attention: device/latent_attention.h ----------------------------------------------
-
   virtual void latent_attention(const LatentAttentionArguments& arguments) = 0;
 
   // out[t, h, :] = columns [first_col, first_col + width) of entry slots[t], the same for every h.
   virtual void load_cache(const CachePlane& plane, std::span<const std::int32_t> slots,
                           std::int64_t first_col, TensorView out) = 0;
 
-  // The entries that a sparse layer attends to.
+  // Which entries a sparse layer attends to.
   virtual void choose_entries(const ChooseArguments& arguments) = 0;
 
   // Pools runs of tokens into the entries of a compressed cache.

@@ -28,6 +28,7 @@ Status Worker::allocate_cache() {
                     "are given",
                     layout.groups.size(), options_.block_counts.size()));
   }
+  group_planes_.resize(layout.groups.size());
   for (std::size_t g = 0; g < layout.groups.size(); ++g) {
     const KvGroup& group = layout.groups[g];
     const std::int64_t block_count = options_.block_counts[g];
@@ -56,6 +57,7 @@ Status Worker::allocate_cache() {
         }
         bytes.data = cache_bytes_.back().get();
         cache_.planes[index].push_back(bytes);
+        group_planes_[g].push_back(bytes);
       }
     }
   }
@@ -63,19 +65,16 @@ Status Worker::allocate_cache() {
 }
 
 void Worker::copy_blocks(const BatchPlan& plan) {
-  const KvLayout& layout = model_->kv_layout();
   for (const BlockCopy& copy : plan.block_copies) {
     const auto group_index = static_cast<std::size_t>(copy.group);
-    CHECK(group_index < layout.groups.size());
+    CHECK(group_index < group_planes_.size());
     const int block_count = options_.block_counts[group_index];
     CHECK(copy.from >= 0 && copy.from < block_count && copy.to >= 0 && copy.to < block_count);
     if (copy.from == copy.to) continue;
-    for (const int layer : layout.groups[group_index].layers) {
-      for (const CachePlane& plane : cache_.planes[static_cast<std::size_t>(layer)]) {
-        const std::int64_t bytes = plane.block_bytes();
-        std::memcpy(plane.data + copy.to * bytes, plane.data + copy.from * bytes,
-                    static_cast<std::size_t>(bytes));
-      }
+    for (const CachePlane& plane : group_planes_[group_index]) {
+      const std::int64_t bytes = plane.block_bytes();
+      std::memcpy(plane.data + copy.to * bytes, plane.data + copy.from * bytes,
+                  static_cast<std::size_t>(bytes));
     }
   }
 }

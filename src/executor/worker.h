@@ -83,6 +83,7 @@ class Worker {
 
   std::vector<std::shared_ptr<std::byte>> cache_bytes_;
   KvStorage cache_;
+  std::vector<std::vector<CachePlane>> group_planes_;  // [KV group]: its planes in all layers
   ForwardBatch batch_;  // rebuilt each step; spans point into the plan
   std::shared_ptr<std::byte> hidden_;
   std::shared_ptr<std::byte> logits_;

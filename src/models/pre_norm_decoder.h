@@ -3,40 +3,19 @@
 // them apart is the kind of attention, and which layers are mixtures of experts.
 #pragma once
 
-#include <memory>
 #include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "models/model.h"
-#include "models/registry.h"
+#include "models/pre_norm_shape.h"
 #include "nn/experts.h"
 #include "nn/gated_mlp.h"
 #include "nn/rms_norm.h"
 #include "nn/rope.h"
 
 namespace kun {
-
-struct ExpertLayers {
-  nn::ExpertsShape shape;
-  int first = 0;  // layers before it are dense
-  int every = 1;  // of those from `first` on, the multiples of it
-
-  bool contains(int layer) const { return layer >= first && layer % every == 0; }
-};
-
-template <class Attention>
-struct PreNormShape {
-  typename Attention::Shape attention;  // hidden and norm_epsilon hold for the whole model
-  nn::RopeShape rope;
-  std::int64_t inner = 0;  // width of a dense MLP
-  int layer_count = 0;
-  int vocabulary = 0;
-  int context_length_max = 0;
-  bool tied_embeddings = false;
-  std::optional<ExpertLayers> experts;
-};
 
 template <class Attention>
 class PreNormLayer {

@@ -4,8 +4,7 @@
 #include <optional>
 
 #include "checkpoint/config.h"
-#include "models/pre_norm_decoder.h"
-#include "nn/rope.h"
+#include "models/pre_norm_shape.h"
 
 namespace kun {
 

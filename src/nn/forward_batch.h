@@ -10,7 +10,8 @@
 
 namespace kun {
 
-// The bytes behind the block ids: planes[layer][plane], layers numbered as in the model.
+// The bytes behind the block ids: planes[layer][plane], layers numbered as in the model, planes of
+// a layer in the order of KV groups.
 struct KvStorage {
   std::vector<std::vector<CachePlane>> planes;
 };

@@ -6,20 +6,21 @@
 namespace kun {
 namespace {
 
-std::optional<AnswerParserOptions> parser_options(const ServedModel& model,
-                                                  const GenerationFields& fields,
-                                                  const ChatPrompt& chat, ReasoningStart start) {
+std::unique_ptr<const AnswerParserOptions> parser_options(const ServedModel& model,
+                                                          const GenerationFields& fields,
+                                                          const ChatPrompt& chat,
+                                                          ReasoningStart start) {
   AnswerParserOptions options;
   if (fields.separate_reasoning) options.syntax.reasoning = model.syntax.reasoning;
   if (chat.tools.wanted()) options.syntax.tools = model.syntax.tools;
   if (options.syntax.reasoning == ReasoningSyntax::kNone &&
       options.syntax.tools == ToolSyntax::kNone) {
-    return std::nullopt;
+    return nullptr;
   }
   options.start = start;
   for (const ChatTool& tool : chat.tools.all) options.tool_names.push_back(tool.name);
   options.calls_max = chat.tools.parallel && chat.tools.choice != ToolUse::kNamed ? 0 : 1;
-  return options;
+  return std::make_unique<const AnswerParserOptions>(std::move(options));
 }
 
 }  // namespace

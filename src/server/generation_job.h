@@ -36,7 +36,7 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
     GenerationFields fields;
     std::vector<JobPrompt> prompts;
     std::unique_ptr<AnswerWriter> writer;
-    std::optional<AnswerParserOptions> parser;  // absent: the text is content as it is
+    std::unique_ptr<const AnswerParserOptions> parser;  // null: the text is content as it is
   };
 
   // Starts the job; the exchange owns it from here on.

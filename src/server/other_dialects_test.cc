@@ -35,7 +35,7 @@ class DialectTest : public ServerFixture {
       if (end == std::string::npos) break;
       at = end + 1;
     }
-    for (const Event& event : events) EXPECT_EQ(event.data.at("type"), event.name);
+    for (const Event& event : events) EXPECT_EQ(event.data.at("type").as_string(), event.name);
     return events;
   }
 
@@ -151,7 +151,7 @@ TEST_F(DialectTest, MessagesRefuseInAnthropicsShape) {
         client.request("POST", "/v1/messages", body, "x-api-key: secret\r\n");
     EXPECT_EQ(response.status, status) << body << response.body;
     EXPECT_EQ(response.json().at("type"), "error");
-    EXPECT_EQ(response.json().at("error").at("type"), type);
+    EXPECT_EQ(response.json().at("error").at("type").as_string(), type);
   };
   refused(R"({"messages":[{"role":"user","content":"hi"}]})", 400, "invalid_request_error");
   refused(R"({"max_tokens":5})", 400, "invalid_request_error");

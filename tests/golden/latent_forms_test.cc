@@ -8,6 +8,7 @@
 
 #include "backends/cpu/cpu_device.h"
 #include "nn/latent_attention.h"
+#include "nn/rope.h"
 #include "test_checkpoint.h"
 
 namespace kun {

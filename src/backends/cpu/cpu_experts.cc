@@ -90,10 +90,10 @@ void ExpertRun::combine(const ExpertArguments& a, const float* made) const {
     for (std::int64_t j = 0; j < chosen; ++j) {
       const float weight = a.weights.row<float>(t)[j];
       const float* in = made + entry_of_[static_cast<std::size_t>(t * chosen + j)] * width;
-      for (std::int64_t i = 0; i < width; ++i) out[i] += weight * in[i];
+      kernels_.add_scaled(weight, in, out, width);
     }
     if (a.shared.gate_up == nullptr) return;
-    for (std::int64_t i = 0; i < width; ++i) out[i] += shared[t * width + i];
+    kernels_.add_scaled(1.0F, shared + t * width, out, width);
   });
 }
 

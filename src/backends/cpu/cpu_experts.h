@@ -12,7 +12,8 @@ namespace kun {
 // Tokens of one call, grouped by the experts they go to. One thread at a time.
 class ExpertRun {
  public:
-  ExpertRun(const CpuKernels& kernels, ThreadPool& pool) : pool_(pool), product_(kernels, pool) {}
+  ExpertRun(const CpuKernels& kernels, ThreadPool& pool)
+      : kernels_(kernels), pool_(pool), product_(kernels, pool) {}
 
   void run(const ExpertArguments& arguments);
 
@@ -25,6 +26,7 @@ class ExpertRun {
   void add_shared(const ExpertArguments& arguments);
   void combine(const ExpertArguments& arguments, const float* made) const;
 
+  const CpuKernels& kernels_;
   ThreadPool& pool_;
   GroupedProduct product_;
   Scratch gated_;

@@ -192,6 +192,16 @@ struct CpuKernels {
   // out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
   void (*silu_gate)(const float* gate, const float* up, float* out, std::int64_t size);
 
+  // out[i] += weight * in[i]
+  void (*add_scaled)(float weight, const float* in, float* out, std::int64_t size);
+
+  // Entries of a latent cache, 16 rows, as attention_* reads them: keys are the rows' 32-bit words
+  // side by side, [word][16]; values (BF16) the elements of rows 2p and 2p + 1 in pairs,
+  // [8][stride][2].
+  void (*gather_keys)(const std::byte* const* rows, int words, std::byte* out);
+  void (*gather_values)(const std::byte* const* rows, int width, std::int64_t stride,
+                        std::byte* out);
+
   // For benchmarks: run the table's fastest multiply for `rounds` rounds and return the operations
   // done (a multiply and an add are two). Null where there is no such instruction.
   std::int64_t (*peak_int8)(std::int64_t rounds);
@@ -207,5 +217,7 @@ const CpuKernels& avx2_kernels();       // AVX2, FMA, F16C
 const CpuKernels& avx512_kernels();     // AVX-512 F, BW, VL, DQ, VNNI, BF16
 const CpuKernels& neon_kernels();       // ARMv8.0
 const CpuKernels& neon_dot_kernels();   // ARMv8.2 with dot products
+const CpuKernels& neon_i8mm_kernels();  // ARMv8.6's int8 matrix products
+const CpuKernels& neon_bf16_kernels();  // ARMv8.6's BF16 products as well
 
 }  // namespace kun

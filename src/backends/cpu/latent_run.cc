@@ -19,40 +19,9 @@ int even(int value) {
   return value + value % 2;
 }
 
-// Words of 32 bits of 16 rows, side by side: an F32 element or a pair of BF16 ones.
-void pack_keys(const std::byte* const* rows, int words, std::byte* out) {
-  constexpr int kWordsPerPass = 16;
-  std::uint32_t pass[kGroupPositions][kWordsPerPass];
-  for (int first = 0; first < words; first += kWordsPerPass) {
-    const int count = std::min(kWordsPerPass, words - first);
-    for (int p = 0; p < kGroupPositions; ++p) {
-      std::memcpy(pass[p], rows[p] + first * 4, static_cast<std::size_t>(count) * 4);
-    }
-    for (int w = 0; w < count; ++w) {
-      std::uint32_t side_by_side[kGroupPositions];
-      for (int p = 0; p < kGroupPositions; ++p) side_by_side[p] = pass[p][w];
-      std::memcpy(out + (first + w) * kGroupPositions * 4, side_by_side, sizeof(side_by_side));
-    }
-  }
-}
-
-void pack_f32_values(const std::byte* const* rows, int width, std::int64_t stride, std::byte* out) {
+void copy_values(const std::byte* const* rows, int width, std::int64_t stride, std::byte* out) {
   for (int p = 0; p < kGroupPositions; ++p) {
     std::memcpy(out + p * stride * 4, rows[p], static_cast<std::size_t>(width) * 4);
-  }
-}
-
-// Pairs of positions: [8][stride][2]
-void pack_bf16_values(const std::byte* const* rows, int width, std::int64_t stride,
-                      std::byte* out) {
-  for (int pair = 0; pair < kGroupPositions / 2; ++pair) {
-    const auto* even_row = reinterpret_cast<const std::uint16_t*>(rows[2 * pair]);
-    const auto* odd_row = reinterpret_cast<const std::uint16_t*>(rows[2 * pair + 1]);
-    auto* to = reinterpret_cast<std::uint32_t*>(out) + pair * stride;
-    for (int i = 0; i < width; ++i) {
-      to[i] = static_cast<std::uint32_t>(even_row[i]) | static_cast<std::uint32_t>(odd_row[i])
-                                                            << 16;
-    }
   }
 }
 
@@ -245,12 +214,26 @@ void LatentRun::gather(const Run& run, const LatentItem& item, const Buffers& bu
     }
     std::byte* keys = buffers.keys + std::int64_t{first} * dim_ * size;
     std::byte* values = buffers.values + std::int64_t{first} * even(value_dim_) * size;
-    pack_keys(rows, static_cast<int>(dim_ * size / 4), keys);
+    kernels_.gather_keys(rows, static_cast<int>(dim_ * size / 4), keys);
     if (wide_) {
-      pack_f32_values(rows, value_dim_, even(value_dim_), values);
+      copy_values(rows, value_dim_, even(value_dim_), values);
     } else {
-      pack_bf16_values(rows, value_dim_, even(value_dim_), values);
+      kernels_.gather_values(rows, value_dim_, even(value_dim_), values);
     }
+  }
+}
+
+// How many entries of a run the queries from `first` on see.
+void LatentRun::count_visible(const Run& run, const LatentItem& item, int first, int queries,
+                              int* counts) const {
+  int row = -1;
+  int count = 0;
+  for (int q = 0; q < queries; ++q) {
+    if ((first + q) / heads_ != row) {
+      row = (first + q) / heads_;
+      count = std::clamp(visible_count(*run.source, item, row) - run.first, 0, kSplitPositions);
+    }
+    counts[q] = count;
   }
 }
 
@@ -276,10 +259,7 @@ void LatentRun::attend(const Run& run, const LatentItem& item, const Buffers& bu
   for (std::int64_t first = 0; first < queries; first += kQueriesMax) {
     tile.query_count = static_cast<int>(std::min<std::int64_t>(kQueriesMax, queries - first));
     tile.queries = reinterpret_cast<const std::byte*>(buffers.queries) + first * query_bytes;
-    for (int q = 0; q < tile.query_count; ++q) {
-      const int row = static_cast<int>(first + q) / heads_;
-      counts[q] = std::clamp(visible_count(*run.source, item, row) - run.first, 0, kSplitPositions);
-    }
+    count_visible(run, item, static_cast<int>(first), tile.query_count, counts);
     tile.out = buffers.run_out;
     tile.max = buffers.run_max;
     tile.sum = buffers.run_sum;
@@ -338,8 +318,10 @@ void LatentRun::fold(const LatentItem& item, const Buffers& buffers) const {
   const float* out = partials_ + item.partial;
   const float* max = out + queries * value_dim_;
   const float* sum = max + queries;
+  int count = 0;
   for (int q = 0; q < queries; ++q) {
-    if (visible_count(*run.source, item, q / heads_) <= run.first) continue;
+    if (q % heads_ == 0) count_visible(run, item, q, 1, &count);
+    if (count == 0) continue;
     kernels_.attention_fold(buffers.max + q, buffers.sum + q,
                             buffers.out + std::int64_t{q} * value_dim_, max[q], sum[q],
                             out + std::int64_t{q} * value_dim_, value_dim_);

@@ -60,6 +60,8 @@ class LatentRun {
   int run_count(const LatentItem& item) const;
   Run find_run(const LatentItem& item, int index) const;
   int entry(const Run& run, const LatentItem& item, int index) const;
+  void count_visible(const Run& run, const LatentItem& item, int first, int queries,
+                     int* counts) const;
   void load_queries(const LatentItem& item, const Buffers& buffers) const;
   void gather(const Run& run, const LatentItem& item, const Buffers& buffers) const;
   void attend(const Run& run, const LatentItem& item, const Buffers& buffers) const;

@@ -20,7 +20,15 @@ std::vector<const CpuKernels*> supported_kernels() {
   if (avx2 && avx512) tables.push_back(&avx512_kernels());
 #elif defined(__aarch64__)
   tables.push_back(&neon_kernels());
-  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) tables.push_back(&neon_dot_kernels());
+  // From <asm/hwcap.h> of newer kernels than some we build on.
+  constexpr unsigned long kHwcap2Int8Matrices = 1UL << 13U;
+  constexpr unsigned long kHwcap2Bf16 = 1UL << 14U;
+  const bool dot = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  const bool i8mm = (getauxval(AT_HWCAP2) & kHwcap2Int8Matrices) != 0;
+  const bool bf16 = (getauxval(AT_HWCAP2) & kHwcap2Bf16) != 0;
+  if (dot) tables.push_back(&neon_dot_kernels());
+  if (dot && i8mm) tables.push_back(&neon_i8mm_kernels());
+  if (dot && i8mm && bf16) tables.push_back(&neon_bf16_kernels());
 #endif
   return tables;
 }

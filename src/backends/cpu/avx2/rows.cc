@@ -101,6 +101,7 @@ const CpuKernels& avx2_kernels() {
     add_avx2_linear(&kernels);
     add_avx2_attention(&kernels);
     add_avx2_rows(&kernels);
+    add_avx2_latent(&kernels);
     add_avx2_peaks(&kernels);
     return kernels;
   }();

@@ -8,6 +8,7 @@ namespace kun {
 void add_avx512_linear(CpuKernels* table);
 void add_avx512_attention(CpuKernels* table);
 void add_avx512_rows(CpuKernels* table);
+void add_avx512_latent(CpuKernels* table);
 void add_avx512_peaks(CpuKernels* table);
 
 }  // namespace kun

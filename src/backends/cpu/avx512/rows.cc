@@ -96,6 +96,7 @@ const CpuKernels& avx512_kernels() {
     add_avx512_linear(&kernels);
     add_avx512_attention(&kernels);
     add_avx512_rows(&kernels);
+    add_avx512_latent(&kernels);
     add_avx512_peaks(&kernels);
     return kernels;
   }();

@@ -1,7 +1,6 @@
 // Attention over one split for NEON. As the AVX2 version, 4 lanes at a time, with a BF16 cache
 // widened to F32 in registers: queries and weights are not rounded.
-#include "backends/cpu/neon/exp.h"
-#include "backends/cpu/neon/parts.h"
+#include "backends/cpu/neon/softmax.h"
 
 namespace kun {
 namespace {
@@ -77,37 +76,6 @@ void score(const AttentionTile& tile, int groups) {
       }
     }
   }
-}
-
-// --- Softmax
-// --------------------------------------------------------------------------------------
-
-// All ones in the first `count` lanes.
-uint32x4_t mask_of(int count) {
-  static constexpr std::int32_t kLanes[4] = {0, 1, 2, 3};
-  return vcgtq_s32(vdupq_n_s32(count), vld1q_s32(kLanes));
-}
-
-void softmax(const AttentionTile& tile, int query) {
-  const int count = tile.counts[query];
-  float* row = tile.scores + query * kSplitPositions;
-  const float32x4_t lowest = vdupq_n_f32(-__builtin_inff());
-  float32x4_t largest = lowest;
-  for (int p = 0; p < count; p += 4) {
-    // A NaN score does not become the maximum; it makes its own weight NaN below.
-    largest = vmaxnmq_f32(largest, vbslq_f32(mask_of(count - p), vld1q_f32(row + p), lowest));
-  }
-  const float max = vmaxnmvq_f32(largest);
-  float32x4_t sum = vdupq_n_f32(0.0F);
-  for (int p = 0; p < count; p += 4) {
-    const float32x4_t weight = exp(vsubq_f32(vld1q_f32(row + p), vdupq_n_f32(max)));
-    const float32x4_t kept =
-        vreinterpretq_f32_u32(vandq_u32(mask_of(count - p), vreinterpretq_u32_f32(weight)));
-    sum = vaddq_f32(sum, kept);
-    vst1q_f32(row + p, kept);
-  }
-  tile.max[query] = max;
-  tile.sum[query] = vaddvq_f32(sum);
 }
 
 // --- Values
@@ -187,11 +155,7 @@ void weigh_one(const AttentionTile& tile, int query, int element) {
 
 template <class Cache>
 void attend(const AttentionTile& tile) {
-  int longest = 0;
-  for (int q = 0; q < tile.query_count; ++q) {
-    if (tile.counts[q] > longest) longest = tile.counts[q];
-  }
-  score<Cache>(tile, (longest + kGroupPositions - 1) / kGroupPositions);
+  score<Cache>(tile, groups_of(tile));
   for (int q = 0; q < tile.query_count; ++q) softmax(tile, q);
   for (int query = 0; query < tile.query_count; query += kQueriesPerPass) {
     int first = 0;

@@ -1,17 +1,72 @@
 // The linear kernels of ARMv8.0, and the quantizer all NEON tables share.
-#include "backends/cpu/neon/linear_kernels.h"
+#include "backends/cpu/neon/floats.h"
+#include "backends/cpu/neon/grouped.h"
 
 namespace kun {
 namespace {
 
-// Products of two codes fit 16 bits, and so does the sum of two: 2 * 128 * 127 < 2^15.
+// Products are widened to 16 bits, 8 rows and columns at a time: vectors of two rows. Two products
+// of 8-bit codes fit 16 bits (2 * 128 * 127 < 2^15), and so do the eight of a group of 4-bit codes
+// (8 * 15 * 127 < 2^15), which are therefore widened once a group.
 struct WideningDot {
-  template <int kLane>
-  static int32x4_t add(int32x4_t sum, int8x16_t weights, int8x16_t in) {
-    const int8x16_t quad = vreinterpretq_s8_s32(vdupq_laneq_s32(vreinterpretq_s32_s8(in), kLane));
-    const int16x8_t low = vmull_s8(vget_low_s8(weights), vget_low_s8(quad));
-    const int16x8_t high = vmull_high_s8(weights, quad);
-    return vpadalq_s16(sum, vpaddq_s16(low, high));
+  static constexpr int kVectors = 2;
+
+  static constexpr int slices(int bits, int tokens) {
+    return tokens == 1 ? 4 : tokens <= 3 || (bits == 4 && tokens == 4) ? 2 : 1;
+  }
+
+  template <int kBits>
+  struct Sum;
+
+  template <int kBits, int kLane, int kTokens>
+  [[gnu::always_inline]] static void add_octet(Sum<kBits> (&sums)[kTokens], Nibbles weights,
+                                               const int8x16_t (&x)[kTokens]) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      const int32x4_t words = vreinterpretq_s32_s8(x[t]);
+      sums[t].add(weights, vreinterpretq_s8_s32(vdupq_laneq_s32(words, kLane)),
+                  vreinterpretq_s8_s32(vdupq_laneq_s32(words, kLane + 1)));
+    }
+  }
+};
+
+template <>
+struct WideningDot::Sum<8> {
+  int32x4_t low;  // [row][half of 4 columns] of rows 0 and 1
+  int32x4_t high;
+  int32x4_t first;
+
+  static Sum start(int32x4_t value) { return {vdupq_n_s32(0), vdupq_n_s32(0), value}; }
+
+  [[gnu::always_inline]] void add(Nibbles weights, int8x16_t a, int8x16_t b) {
+    int16x8_t products = vmull_s8(vget_low_s8(weights.low), vget_low_s8(a));
+    products = vmlal_s8(products, vget_low_s8(weights.high), vget_low_s8(b));
+    low = vpadalq_s16(low, products);
+    products = vmull_high_s8(weights.low, a);
+    products = vmlal_high_s8(products, weights.high, b);
+    high = vpadalq_s16(high, products);
+  }
+
+  int32x4_t total() const { return vaddq_s32(first, vpaddq_s32(low, high)); }
+};
+
+template <>
+struct WideningDot::Sum<4> {
+  int16x8_t low;  // [row][4 columns] of rows 0 and 1
+  int16x8_t high;
+  int32x4_t first;
+
+  static Sum start(int32x4_t value) { return {vdupq_n_s16(0), vdupq_n_s16(0), value}; }
+
+  [[gnu::always_inline]] void add(Nibbles weights, int8x16_t a, int8x16_t b) {
+    low = vmlal_s8(low, vget_low_s8(weights.low), vget_low_s8(a));
+    high = vmlal_high_s8(high, weights.low, a);
+    low = vmlal_s8(low, vget_low_s8(weights.high), vget_low_s8(b));
+    high = vmlal_high_s8(high, weights.high, b);
+  }
+
+  int32x4_t total() const {
+    return vaddq_s32(first, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
   }
 };
 
@@ -58,7 +113,7 @@ void quantize(const float* in, std::int64_t cols, ActivationBlock* out, std::int
 void add_neon_linear(CpuKernels* table) {
   table->linear[static_cast<int>(PanelFormat::kF32)] = dispatch<Float<F32Columns>::Panel>;
   table->linear[static_cast<int>(PanelFormat::kBF16)] = dispatch<Float<Bf16Columns>::Panel>;
-  add_grouped_formats<WideningDot>(table);
+  add_grouped_formats<BySlices<WideningDot>>(table);
   table->quantize = quantize;
 }
 

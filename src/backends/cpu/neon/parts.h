@@ -5,9 +5,9 @@
 
 namespace kun {
 
-void add_neon_linear(CpuKernels* table);      // ARMv8.0
-void add_neon_dot_linear(CpuKernels* table);  // with dot products
+void add_neon_linear(CpuKernels* table);  // ARMv8.0
 void add_neon_attention(CpuKernels* table);
+void add_neon_bf16_attention(CpuKernels* table);  // of a BF16 cache
 void add_neon_rows(CpuKernels* table);
 
 }  // namespace kun

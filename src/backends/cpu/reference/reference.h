@@ -8,5 +8,6 @@ namespace kun {
 void add_reference_linear(CpuKernels* table);
 void add_reference_attention(CpuKernels* table);
 void add_reference_rows(CpuKernels* table);
+void add_reference_latent(CpuKernels* table);
 
 }  // namespace kun

@@ -72,6 +72,7 @@ const CpuKernels& reference_kernels() {
     add_reference_linear(&kernels);
     add_reference_attention(&kernels);
     add_reference_rows(&kernels);
+    add_reference_latent(&kernels);
     return kernels;
   }();
   return table;
