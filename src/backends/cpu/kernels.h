@@ -152,10 +152,10 @@ struct AttentionTile {
   const std::byte* next[2 * kSplitGroups];
   int next_groups;
   int next_bytes;
-  float* scores;                          // scratch [query][kSplitPositions]
-  float* max;                             // [query]
-  float* sum;                             // [query]
-  float* out;                             // [query][value_dim]
+  float* scores;  // scratch [query][kSplitPositions]
+  float* max;     // [query]
+  float* sum;     // [query]
+  float* out;     // [query][value_dim]
 };
 using AttentionKernel = void (*)(const AttentionTile& tile);
 

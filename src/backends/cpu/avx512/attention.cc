@@ -53,8 +53,8 @@ class Prefetcher {
         end_(tile.next + 2 * tile.next_groups),
         piece_bytes_(tile.next_bytes),
         lines_per_step_(tile.next_groups == 0
-                              ? 0
-                              : (2 * tile.next_groups * (tile.next_bytes / 64) - 1) / steps + 1) {}
+                            ? 0
+                            : (2 * tile.next_groups * (tile.next_bytes / 64) - 1) / steps + 1) {}
 
   void step() {
     for (int i = 0; i < lines_per_step_ && piece_ != end_; ++i) {
@@ -281,8 +281,8 @@ void attend(const AttentionTile& tile) {
   }
   const int groups = (longest + kGroupPositions - 1) / kGroupPositions;
   // Steps of the first pass over the keys and of the first over the values.
-  Prefetcher prefetch(tile, (groups + 3) / 4 * (tile.dim / 2) +
-                                (longest + 1) / 2 * ((tile.value_dim + 63) / 64));
+  Prefetcher prefetch(
+      tile, (groups + 3) / 4 * (tile.dim / 2) + (longest + 1) / 2 * ((tile.value_dim + 63) / 64));
   score<Cache>(tile, groups, prefetch);
   for (int q = 0; q < tile.query_count; ++q) softmax<Cache>(tile, q);
   weigh<Cache>(tile, 0, prefetch);
