@@ -35,6 +35,7 @@ std::vector<KvPlane> Attention::planes(const AttentionShape& shape, DType dtype)
 void Attention::operator()(const GroupBatch& batch, const KvStorage& cache, ConstTensorView in,
                            ConstTensorView cos_sin, RopeLayout layout, TensorView residual,
                            Scratch& scratch) const {
+  const std::int64_t mark = scratch.mark();
   const std::int64_t tokens = in.rows();
   const std::int64_t query_width = shape_.heads * shape_.head_width;
   const std::int64_t kv_width = shape_.kv_heads * shape_.head_width;
@@ -65,6 +66,7 @@ void Attention::operator()(const GroupBatch& batch, const KvStorage& cache, Cons
                    .slices = batch.slices,
                    .out = heads_of(mixed, 0, shape_.heads, shape_.head_width)});
   output_(mixed, LinearOutput::kAccumulate, residual);
+  scratch.rewind(mark);
 }
 
 }  // namespace kun::nn

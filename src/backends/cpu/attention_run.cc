@@ -133,8 +133,10 @@ void AttentionRun::plan(int thread_count, std::vector<AttentionItem>* items) {
   for (std::size_t s = 0; s < arguments_.slices.size(); ++s) {
     add_items(static_cast<int>(s), items);
   }
-  const bool enough = static_cast<int>(items->size()) >= kItemsPerThread * thread_count;
-  if (!enough && thread_count > 1) split_items(items);
+  if (thread_count == 1) return;
+  std::int64_t splits = 0;
+  for (const AttentionItem& item : *items) splits += item.split_end;
+  split_items(std::max<std::int64_t>(1, splits / (kItemsPerThread * thread_count)), items);
 }
 
 void AttentionRun::add_items(int slice_index, std::vector<AttentionItem>* items) const {
@@ -153,17 +155,20 @@ void AttentionRun::add_items(int slice_index, std::vector<AttentionItem>* items)
   }
 }
 
-// Appends one item per split and drops the whole ones, unless that takes too much memory.
-void AttentionRun::split_items(std::vector<AttentionItem>* items) {
+// Replaces each item of more than `splits_max` splits by one item per split, unless that takes too
+// much memory.
+void AttentionRun::split_items(std::int64_t splits_max, std::vector<AttentionItem>* items) {
   std::int64_t floats = 0;
-  int longest = 0;
   for (const AttentionItem& item : *items) {
-    floats += item.split_end * partial_size(item);
-    longest = std::max(longest, item.split_end);
+    if (item.split_end > splits_max) floats += item.split_end * partial_size(item);
   }
-  if (longest <= 1 || floats > kPartialFloatsMax) return;
+  if (floats == 0 || floats > kPartialFloatsMax) return;
   const std::size_t whole = items->size();
   for (std::size_t i = 0; i < whole; ++i) {
+    if ((*items)[i].split_end <= splits_max) {
+      items->push_back(AttentionItem((*items)[i]));
+      continue;
+    }
     for (int split = 0; split < (*items)[i].split_end; ++split) {
       AttentionItem part = (*items)[i];
       part.split_begin = split;
@@ -328,21 +333,21 @@ void AttentionRun::run(const AttentionItem& item, const AttentionItem* next,
   if (item.partial < 0) write(item, buffers);
 }
 
-void AttentionRun::combine(const std::vector<AttentionItem>& items, Scratch& scratch) const {
+void AttentionRun::combine(std::span<const AttentionItem> items, Scratch& scratch) const {
   const Buffers buffers(scratch, padded_dim_, value_dim_);
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const AttentionItem& item = items[i];
+  buffers.start(items.front().query_count(), value_dim_);
+  std::size_t i = 0;
+  do {
     int counts[kQueriesMax];
     AttentionTile split{};
     split.counts = counts;
-    split.query_count = item.query_count();
-    count_positions(item, item.split_begin, counts);
-    use_partial(item, &split);
-    if (item.split_begin == 0) buffers.start(split.query_count, value_dim_);
+    split.query_count = items[i].query_count();
+    count_positions(items[i], items[i].split_begin, counts);
+    use_partial(items[i], &split);
     fold(split, buffers);
-    const bool last = i + 1 == items.size() || items[i + 1].split_begin == 0;
-    if (last) write(item, buffers);
-  }
+    ++i;
+  } while (i < items.size() && items[i].split_begin != 0);
+  write(items.front(), buffers);
 }
 
 }  // namespace kun

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backends/cpu/kernels.h"
@@ -34,8 +35,9 @@ class AttentionRun {
   // Whether waking the pool would cost more than it saves.
   bool is_small() const;
 
-  // Fills `items` with units of work. When whole rows would not busy `thread_count` threads, each
-  // split is an item of its own, whose results wait in `partials` for combine().
+  // Fills `items` with units of work. Where whole rows would keep some of `thread_count` threads
+  // waiting for others, each split is an item of its own, whose results wait in `partials` for
+  // combine().
   void plan(int thread_count, std::vector<AttentionItem>* items);
 
   // Floats of partial results; 0 when every item finishes its own rows.
@@ -45,14 +47,15 @@ class AttentionRun {
   // `next` (or null) is what this thread will most likely run next: its first split is prefetched.
   void run(const AttentionItem& item, const AttentionItem* next, Scratch& scratch) const;
 
-  // Folds the splits of all items into the output, in order. Only after set_partials.
-  void combine(const std::vector<AttentionItem>& items, Scratch& scratch) const;
+  // Folds the splits of the first item's rows, which begin at 0 and end where the next begin, into
+  // the output, in order. Only after set_partials.
+  void combine(std::span<const AttentionItem> items, Scratch& scratch) const;
 
  private:
   struct Buffers;
 
   void add_items(int slice_index, std::vector<AttentionItem>* items) const;
-  void split_items(std::vector<AttentionItem>* items);
+  void split_items(std::int64_t splits_max, std::vector<AttentionItem>* items);
   void load_queries(const AttentionItem& item, float* out) const;
   int count_positions(const AttentionItem& item, int split, int* counts) const;
   void place_split(const AttentionItem& item, int split, int count, const Buffers& buffers,

@@ -294,6 +294,26 @@ TEST_P(Attention, GivesARowTheSameBitsInAnyCompany) {
   }
 }
 
+// One long context beside many short ones is cut into splits, which several threads compute; the
+// others stay whole.
+TEST_P(Attention, SharesALongContextAmongThreadsWithTheSameBits) {
+  const Shape shape{4, 2, 16, 32};
+  const int positions = 4200;
+  Inputs in(shape, positions);
+  std::vector<Cache::Range> ranges;
+  for (int i = 0; i < 12; ++i) ranges.push_back({40 + 30 * i, 1});
+  ranges.push_back({positions - 1, 1});
+  for (const ComputeType compute : {ComputeType::kFloat32, ComputeType::kBFloat16}) {
+    Cache one(GetParam(), compute, 1, shape, positions);
+    Cache three(GetParam(), compute, 3, shape, positions);
+    one.store(in.keys, in.values, 0, positions);
+    three.store(in.keys, in.values, 0, positions);
+    const auto expected = one.attend(in.query, ranges);
+    const auto shared = three.attend(in.query, ranges);
+    ASSERT_EQ(std::memcmp(shared.data(), expected.data(), expected.size() * sizeof(float)), 0);
+  }
+}
+
 TEST_P(Attention, KeepsNonFiniteEntriesFromEarlierRows) {
   const Shape shape{6, 2, 64, 32};
   const int positions = 40;

@@ -20,7 +20,17 @@ void CpuOps::attention(const AttentionArguments& arguments) {
     run.run(*item, i + 1 < count ? item + 1 : nullptr,
             worker_scratch_[static_cast<std::size_t>(worker)]);
   });
-  if (run.partial_floats() > 0) run.combine(attention_items_, worker_scratch_[0]);
+  if (run.partial_floats() == 0) return;
+  split_rows_.clear();
+  for (std::int64_t i = 0; i < count; ++i) {
+    const AttentionItem& item = attention_items_[static_cast<std::size_t>(i)];
+    if (item.partial >= 0 && item.split_begin == 0) split_rows_.push_back(i);
+  }
+  pool_.run(std::ssize(split_rows_), [&](std::int64_t i, int worker) {
+    const std::int64_t first = split_rows_[static_cast<std::size_t>(i)];
+    run.combine(std::span(attention_items_).subspan(static_cast<std::size_t>(first)),
+                worker_scratch_[static_cast<std::size_t>(worker)]);
+  });
 }
 
 }  // namespace kun

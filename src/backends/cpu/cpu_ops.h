@@ -104,6 +104,7 @@ class CpuOps final : public Ops {
   Scratch input_scratch_[kInputFormCount];
   Scratch partial_scratch_;
   std::vector<AttentionItem> attention_items_;
+  std::vector<std::int64_t> split_rows_;  // items whose rows are to be combined
   std::vector<Scratch> worker_scratch_;
   ExpertRun expert_run_;
   std::vector<LatentItem> latent_items_;

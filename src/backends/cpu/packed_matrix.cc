@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/cpu/pack_direct.h"
 #include "backends/cpu/unpack.h"
 #include "base/check.h"
 #include "tensor/float_formats.h"
@@ -134,9 +135,13 @@ void pack_panel(const WeightView& view, const PackPlan& plan, std::int64_t index
   const PanelTraits traits = panel_traits(plan.format);
   const std::int64_t first = index * kPanelRows;
   const auto rows = static_cast<int>(std::min<std::int64_t>(kPanelRows, view.rows - first));
+  const bool direct = !plan.quantize && packs_directly(view.format) &&
+                      plan.format == grouped_panel_format(view.format);
   for (int lane = 0; lane < rows; ++lane) {
     if (traits.group == 0) {
       pack_float_row(view, first + lane, plan.format, lane, values, panel);
+    } else if (direct) {
+      pack_row_directly(view, first + lane, lane, panel);
     } else {
       pack_grouped_row(view, first + lane, plan, lane, values, panel);
     }

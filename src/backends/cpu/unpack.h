@@ -38,6 +38,8 @@ void unpack_classic(WeightFormat format, const std::byte* row, std::int64_t bloc
                     UnpackedBlock* out);
 void unpack_k_quant(WeightFormat format, const std::byte* row, std::int64_t block,
                     UnpackedBlock* out);
+// Of block j (0..7) of one Q4_K super-block: all but the codes.
+void unpack_q4_k_scales(const std::byte* data, int j, UnpackedBlock* out);
 void unpack_codebook(WeightFormat format, const std::byte* row, std::int64_t block,
                      float tensor_scale, UnpackedBlock* out);
 

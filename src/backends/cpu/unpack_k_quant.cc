@@ -22,9 +22,7 @@ void six_bit_pair(const std::byte* s, int j, UnpackedBlock* out) {
 
 // d, dmin, scales[12], (fifth bits[32],) nibbles[128]; block j is half of chunk j / 2.
 void unpack_q4_q5(const std::byte* data, int j, bool five_bits, UnpackedBlock* out) {
-  out->super_scale_f16 = u16_at(data);
-  out->super_min_f16 = u16_at(data + 2);
-  six_bit_pair(data + 4, j, out);
+  unpack_q4_k_scales(data, j, out);
   const std::byte* fifth = data + 16;
   const std::byte* bytes = data + (five_bits ? 48 : 16) + j / 2 * 32;
   for (int i = 0; i < kBlockColumns; ++i) {
@@ -85,6 +83,13 @@ void unpack_q3(const std::byte* data, int j, UnpackedBlock* out) {
 }
 
 }  // namespace
+
+// Q5_K begins the same way.
+void unpack_q4_k_scales(const std::byte* data, int j, UnpackedBlock* out) {
+  out->super_scale_f16 = u16_at(data);
+  out->super_min_f16 = u16_at(data + 2);
+  six_bit_pair(data + 4, j, out);
+}
 
 void unpack_k_quant(WeightFormat format, const std::byte* row, std::int64_t block,
                     UnpackedBlock* out) {

@@ -294,8 +294,13 @@ void to_bf16_pairs(const float* in, std::int64_t cols, std::uint32_t* out, std::
     const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), in + c);
     const __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), in + c + 16);
     const __m512bh packed = _mm512_cvtne2ps_pbh(high, low);
-    _mm512_store_si512(pairs, reinterpret_cast<__m512i>(packed));
     const std::int64_t count = left >= 32 ? 16 : (left + 1) / 2;
+    if (stride == 1) {
+      const auto kept = static_cast<__mmask16>((1U << count) - 1U);
+      _mm512_mask_storeu_epi32(out + c / 2, kept, reinterpret_cast<__m512i>(packed));
+      continue;
+    }
+    _mm512_store_si512(pairs, reinterpret_cast<__m512i>(packed));
     for (std::int64_t p = 0; p < count; ++p) out[(c / 2 + p) * stride] = pairs[p];
   }
 }
