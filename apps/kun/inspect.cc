@@ -4,6 +4,7 @@
 #include <map>
 
 #include "cli.h"
+#include "predict.h"
 
 namespace kun {
 namespace {
@@ -13,6 +14,9 @@ struct Arguments {
   int context = 4096;
   int users = 16;
   bool tensors = false;
+  bool predict = false;
+  int prompt = 512;
+  ModelArguments device;  // its options, not its model
 };
 
 constexpr double kMib = 1024.0 * 1024.0;
@@ -74,6 +78,11 @@ Status run(const Arguments& arguments) {
   fmt::print("architecture   {}\n", checkpoint->config().architecture());
   print_formats(tensors);
   RETURN_IF_ERROR(print_memory_plan(*checkpoint, arguments));
+  if (arguments.predict) {
+    ASSIGN_OR_RETURN(const auto device, open_device(arguments.device));
+    RETURN_IF_ERROR(print_prediction(*checkpoint, *device,
+                                     {arguments.users, arguments.context, arguments.prompt}));
+  }
   if (!arguments.tensors) return {};
   for (const StoredTensor& tensor : tensors) {
     fmt::print("  {:60} {:8} [{}]\n", tensor.name, tensor.format, fmt::join(tensor.shape, ", "));
@@ -95,6 +104,16 @@ void add_inspect_command(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option("--users", arguments->users, "users in the memory plan")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_flag("--predict", arguments->predict,
+                    "time this machine's kernels on the model's shapes and say what tokens per "
+                    "second to expect from --users at --context");
+  command->add_option("--prompt-len", arguments->prompt, "tokens of the prompt in the prediction")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
+  command->add_option("--kernels", arguments->device.kernels, "kernel table of the prediction");
+  command->add_option("--threads", arguments->device.threads, "threads of the prediction (0: all)")
+      ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command->add_flag("--tensors", arguments->tensors, "list every tensor");
   command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
