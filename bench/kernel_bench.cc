@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "backends/cpu/cpu_ops.h"
 #include "backends/cpu/random_weights.h"
 #include "backends/cpu/select.h"
+#include "roofline_svg.h"
 
 namespace kun {
 namespace {
@@ -86,6 +88,7 @@ class KernelBench {
 
   double probe_peak(std::int64_t (*peak)(std::int64_t));
   double probe_memory();
+  double probe_fork_join();
   double peak_for(WeightFormat format);
   bool wants(const std::string& name) const { return name.find(filter_) != std::string::npos; }
   void add(Row row, WeightFormat format, const std::function<void()>& body);
@@ -130,6 +133,26 @@ double KernelBench::probe_memory() {
     });
   });
   return static_cast<double>(kWindow) / seconds;
+}
+
+// Seconds of a loop in which every thread takes part and does nothing: a tile ends when all have
+// begun, or after a while, should there be fewer processors than threads.
+double KernelBench::probe_fork_join() {
+  constexpr int kLoops = 100;
+  constexpr int kPatience = 100000;
+  const int threads = pool_.thread_count();
+  const auto loop = [&] {
+    std::atomic<int> arrived{0};
+    pool_.run(threads, [&](std::int64_t, int) {
+      arrived.fetch_add(1);
+      for (int i = 0; i < kPatience && arrived.load() < threads; ++i) continue;
+    });
+  };
+  return time_of(0.1,
+                 [&] {
+                   for (int i = 0; i < kLoops; ++i) loop();
+                 }) /
+         kLoops;
 }
 
 double KernelBench::peak_for(WeightFormat format) {
@@ -238,11 +261,7 @@ void KernelBench::attention(const std::string& model, int heads, int kv_heads, i
 void KernelBench::run() {
   first_ = {probe_peak(kernels_.peak_int8), probe_peak(kernels_.peak_bf16),
             probe_peak(kernels_.peak_f32), probe_memory()};
-  fork_join_ = time_of(0.1,
-                       [&] {
-                         for (int i = 0; i < 100; ++i) pool_.run(2, [](std::int64_t, int) {});
-                       }) /
-               100;
+  fork_join_ = probe_fork_join();
   constexpr int kFew[] = {1, 8, 256};
   constexpr int kMore[] = {1, 2, 4, 8, 16, 64, 512};
   linear("SmolLM2-135M", "qkv", WeightFormat::kQ4_1, 960, 576, kFew);
@@ -304,6 +323,21 @@ void write_json(const KernelBench& bench, std::ostream& out) {
   out << "]}\n";
 }
 
+Status write_svg(const KernelBench& bench, const std::string& path) {
+  std::vector<RooflinePoint> points;
+  for (const Row& row : bench.rows()) {
+    points.push_back({row.name, row.operations / row.bytes, row.operations / row.seconds});
+  }
+  std::ofstream file(path);
+  const Probes& probes = bench.first();
+  write_roofline_svg(
+      fmt::format("Kun's {} kernels, {} threads", bench.kernels().name, bench.thread_count()),
+      probes.memory, {{"int8", probes.int8}, {"bf16", probes.bf16}, {"f32", probes.f32}}, points,
+      file);
+  if (!file.flush()) return invalid_argument(fmt::format("cannot write the picture to {}", path));
+  return {};
+}
+
 }  // namespace
 
 Status run_kernel_bench(const KernelBenchOptions& options, std::ostream& out) {
@@ -319,6 +353,7 @@ Status run_kernel_bench(const KernelBenchOptions& options, std::ostream& out) {
   const int threads = options.thread_count > 0 ? options.thread_count : usable_cpu_count();
   KernelBench bench(*chosen, threads, options.seconds_per_row, options.filter);
   bench.run();
+  if (!options.svg.empty()) RETURN_IF_ERROR(write_svg(bench, options.svg));
   if (options.json) {
     write_json(bench, out);
   } else {

@@ -13,6 +13,7 @@ struct KernelBenchOptions {
   std::string kernels{};  // empty: the best table
   int thread_count = 0;   // 0: as a device chooses
   bool json = false;
+  std::string svg{};     // file for a picture of all rows under the roofline
   std::string filter{};  // only rows whose name contains it
   double seconds_per_row = 0.15;
 };

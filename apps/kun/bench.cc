@@ -95,6 +95,7 @@ void add_kernels(CLI::App& bench, Action& action) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command->add_flag("--json", options->json, "print one JSON object");
+  command->add_option("--svg", options->svg, "draw all rows under the roofline into this file");
   command->add_option("--filter", options->filter, "only rows whose name contains this");
   command->callback(
       [options, &action] { action = [options] { return run_kernel_bench(*options, std::cout); }; });

@@ -7,6 +7,7 @@
 
 #include "backends/cpu/cpu_device.h"
 #include "cli.h"
+#include "predict.h"
 #include "runtime/weight_plan.h"
 
 namespace kun {
@@ -14,10 +15,12 @@ namespace {
 
 struct Arguments {
   std::string model;
-  std::string kernels;
   int context = 4096;
   int users = 16;
   bool tensors = false;
+  bool predict = false;
+  int prompt = 512;
+  ModelArguments device;  // its options, not its model
 };
 
 constexpr double kMib = 1024.0 * 1024.0;
@@ -79,9 +82,9 @@ Status print_weight_plans(const Checkpoint& checkpoint, const Arguments& argumen
        {"int4", WeightTarget::kInt4}}};
   fmt::print("weights        by --weight-format: in memory, read for one token\n");
   for (const auto& [name, target] : kTargets) {
-    ASSIGN_OR_RETURN(
-        const auto device,
-        open_cpu_device({.thread_count = 1, .kernels = arguments.kernels, .weights = target}));
+    ASSIGN_OR_RETURN(const auto device, open_cpu_device({.thread_count = 1,
+                                                         .kernels = arguments.device.kernels,
+                                                         .weights = target}));
     const auto planned = plan_weights(checkpoint, device->ops());
     if (!planned) {  // what can be told is still worth telling
       fmt::print("  not loadable: {}\n", planned.error().message());
@@ -109,6 +112,11 @@ Status run(const Arguments& arguments) {
   print_formats(tensors);
   RETURN_IF_ERROR(print_weight_plans(*checkpoint, arguments));
   RETURN_IF_ERROR(print_memory_plan(*checkpoint, arguments));
+  if (arguments.predict) {
+    ASSIGN_OR_RETURN(const auto device, open_device(arguments.device));
+    RETURN_IF_ERROR(print_prediction(*checkpoint, *device,
+                                     {arguments.users, arguments.context, arguments.prompt}));
+  }
   if (!arguments.tensors) return {};
   for (const StoredTensor& tensor : tensors) {
     fmt::print("  {:60} {:8} [{}]\n", tensor.name, tensor.format, fmt::join(tensor.shape, ", "));
@@ -131,8 +139,17 @@ void add_inspect_command(CLI::App& app, Action& action) {
   command->add_option("--users", arguments->users, "users in the memory plan")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--kernels", arguments->kernels,
-                      "kernel table that the weights are planned for (default: the best here)");
+  command->add_flag("--predict", arguments->predict,
+                    "time this machine's kernels on the model's shapes and say what tokens per "
+                    "second to expect from --users at --context");
+  command->add_option("--prompt-len", arguments->prompt, "tokens of the prompt in the prediction")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
+  command->add_option("--kernels", arguments->device.kernels,
+                      "kernel table of the plans and the prediction (default: the best here)");
+  command->add_option("--threads", arguments->device.threads, "threads of the prediction (0: all)")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   command->add_flag("--tensors", arguments->tensors, "list every tensor");
   command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
 }

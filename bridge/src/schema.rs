@@ -339,12 +339,14 @@ impl<'a> Walk<'a> {
         }
         match value {
             Value::Number(number) => check_number(number, place),
+            Value::String(text) => check_text(text, place),
             Value::Array(list) => list
                 .iter()
                 .try_for_each(|each| self.literal(each, place, depth + 1)),
-            Value::Object(map) => map
-                .values()
-                .try_for_each(|each| self.literal(each, place, depth + 1)),
+            Value::Object(map) => map.iter().try_for_each(|(key, each)| {
+                check_text(key, place)?;
+                self.literal(each, place, depth + 1)
+            }),
             _ => Ok(()),
         }
     }
@@ -447,6 +449,16 @@ fn check_format(value: &Value, map: &Map<String, Value>, place: &str) -> Result<
             "the schema keyword \"format\" (at {place}) has the value {name:.40?}, which could not \
              be enforced; supported are {}",
             FORMATS.join(", ")
+        ));
+    }
+    Ok(())
+}
+
+/// llguidance loses U+0000 in the middle of a string.
+fn check_text(text: &str, place: &str) -> Result<(), String> {
+    if text.contains('\0') {
+        return Err(format!(
+            "a string of const or enum at {place} contains the character U+0000"
         ));
     }
     Ok(())

@@ -82,12 +82,12 @@ TEST(PromptScores, AreTheSameWhenThePromptIsCachedAlready) {
 
 TEST(PromptScores, AreToldOnceForSeveralChoices) {
   House house(kScript);
-  GenerateRequest request = ask("abcdef", 4);
+  GenerateRequest request = ask("xabcdef", 4);
   request.choice_count = 3;
   request.prompt_logprob_count = 2;
   const Scored scored = score(house, std::move(request));
-  EXPECT_EQ(text_of(scored.tokens), "bcdef");
-  EXPECT_EQ(text_of(scored.top), "bcdef");
+  EXPECT_EQ(text_of(scored.tokens), "abcdef");
+  EXPECT_EQ(text_of(scored.top), "abcdef");
 }
 
 TEST(PromptScores, AreToldOnceUnderPreemption) {

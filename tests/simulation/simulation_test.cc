@@ -56,7 +56,11 @@ TEST(Simulation, EveryTokenEqualsThatOfAModelWithoutCache) {
   EXPECT_GT(drafts, 10'000U);
   EXPECT_GT(accepted, drafts / 5);
   EXPECT_LT(accepted, drafts * 4 / 5);
-  for (const auto& [finish, count] : ends) EXPECT_GT(count, 10) << static_cast<int>(finish);
+  for (const auto& [finish, count] : ends) {
+    using enum Scheduler::Finish;
+    if (finish == kConstraintEnd || finish == kNoToken) continue;  // nobody has a grammar here
+    EXPECT_GT(count, 10) << static_cast<int>(finish);
+  }
 }
 
 TEST(Simulation, EqualSeedsGiveEqualPlans) {
