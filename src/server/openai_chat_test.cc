@@ -369,7 +369,7 @@ TEST_F(ChatTest, SaysWhichFieldIsWrong) {
       {R"("tool_choice":{"type":"function"})", "tool_choice"},
       {R"("tools":[1])", "tools"},
       {R"("chat_template":"x")", "chat_template"},
-      {R"("continue_final_message":true)", "continue_final_message"},
+      {R"("continue_final_message":true)", "messages"},
       {R"("reasoning_effort":"extreme")", "reasoning_effort"},
       {R"("thinking":{"type":"maybe"})", "thinking"},
   };
