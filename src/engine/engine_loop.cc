@@ -279,18 +279,19 @@ void Engine::Loop::step() {
       LOG(kError, fmt::format("step {} failed: {}", plan.step, result.status.message()));
     }
   }
-  for (Scheduler::Progress& progress : scheduler_.apply(result, options_.clock())) {
-    deliver(std::move(progress), result.status);
+  std::vector<Scheduler::Progress> news = scheduler_.apply(result, options_.clock());
+  for (const Scheduler::Progress& progress : news) {
+    generated_token_count_ += progress.tokens.size();
+    if (progress.finish == Scheduler::Finish::kCorrupted) ++corrupted_count_;
   }
+  publish_stats(token_count);  // first: whoever has read an end finds it counted
+  for (Scheduler::Progress& progress : news) deliver(std::move(progress), result.status);
   // Else the loop would spin on work that never runs.
   CHECK(token_count > 0 || scheduler_.idle());
-  publish_stats(token_count);
 }
 
 void Engine::Loop::deliver(Scheduler::Progress progress, const Status& step_status) {
-  generated_token_count_ += progress.tokens.size();
   const bool ended = progress.finish != Scheduler::Finish::kNone;
-  if (progress.finish == Scheduler::Finish::kCorrupted) ++corrupted_count_;
   const auto entry = generations_.find(progress.sequence);
   if (entry == generations_.end()) return;  // abandoned meanwhile
   Generation& generation = entry->second;

@@ -27,7 +27,8 @@ class Verification {
  private:
   Sampler& sampler_;
   const SliceResult* slice_ = nullptr;
-  bool over_ = false;  // a draft of slice_ was wrong
+  bool over_ = false;          // a draft of slice_ was wrong
+  bool behind_draft_ = false;  // the row before, of slice_, had a draft
 };
 
 }  // namespace kun

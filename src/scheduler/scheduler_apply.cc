@@ -106,10 +106,11 @@ void Scheduler::Impl::apply_slice(Sequence& sequence, const PlanSlice& slice,
   }
   if (drafted > 0) record_drafts(sequence, drafted, accepted);
   if (sequence.ended) return;
-  if (result.starved) {
-    return end(sequence, Finish::kNoToken, sampling_.rows[first_row].mask_status);
-  }
   const int scoring_count = std::exchange(sequence.scoring_count, 0);
+  if (result.starved) {
+    const std::size_t row = first_row + static_cast<std::size_t>(scoring_count);
+    return end(sequence, Finish::kNoToken, sampling_.rows[row].mask_status);
+  }
   if (scoring_count > 0) take_scores(sequence, result, scoring_count);
   if (std::ssize(slice.wanted) > scoring_count) {
     take_tokens(sequence,

@@ -44,6 +44,10 @@ void Scheduler::Impl::start_plan(Microseconds now) {
   }
   budget_.total = limits_.tokens_per_step_max;
   budget_.prompt = prompt_budget(budget_.decode_count, draft_count);
+  if (!waiting_.empty() || budget_.decode_count < std::ssize(running_)) {
+    budget_.kept =
+        std::min(limits_.tokens_per_step_min, std::max(1, limits_.tokens_per_step_max / 4));
+  }
   forget_wishes();
 }
 
@@ -90,7 +94,7 @@ bool Scheduler::Impl::advance(std::size_t next) {
 // They send nobody away: each running sequence can still take one more block.
 int Scheduler::Impl::take_proposal(Sequence& sequence) {
   if (sequence.proposal.empty()) return 0;
-  const int room = budget_.total - 1 - budget_.decode_count;
+  const int room = budget_.total - 1 - budget_.decode_count - budget_.kept;
   const int wanted = static_cast<int>(sequence.proposal.size());
   const int count = sequence.decoding() ? std::clamp(room, 0, wanted) : 0;
   const int spare = static_cast<int>(running_.size());

@@ -171,6 +171,9 @@ void read_best_of(FieldReader& reader, const ServerLimits& limits, GenerationFie
     return reader.fail("best_of", "best_of above n cannot be streamed: the best is known last");
   }
   fields.sample_count = static_cast<int>(*count);
+  if (*count > fields.choice_count) {
+    fields.sampling.logprob_count = std::max(fields.sampling.logprob_count, 0);
+  }
 }
 
 // Known, and an error as long as they are not supported.

@@ -16,6 +16,10 @@ bool GenerationJob::constraint_ready() {
         pool->resume([weak, result = std::move(result)] {
           if (const auto self = weak.lock()) self->take_grammar(result);
         });
+      },
+      [exchange = exchange_] {
+        const auto held = exchange.lock();
+        return held != nullptr && !held->closed();
       });
   return false;
 }

@@ -149,7 +149,8 @@ asio::awaitable<bool> HttpSession::read_request() {
       if (!co_await judge_head()) co_return false;
     }
     if (parser_->state() == HttpParser::State::kDone) co_return true;
-    if (connections_.body_bytes > limits_.bodies_bytes_max) {
+    if (parser_->state() == HttpParser::State::kBody &&
+        connections_.body_bytes > limits_.bodies_bytes_max) {
       co_await refuse(connections_.handler.malformed(503, "too much is being uploaded right now"));
       co_return false;
     }
@@ -234,6 +235,7 @@ asio::awaitable<bool> HttpSession::answer() {
       continue;
     }
     const bool ended = output.ended;
+    if (output.streaming) hold_body_bytes(0);  // it was read before the first event
     if (!co_await send_output(std::move(output))) break;
     complete = ended;
     if (!ended) exchange_->notify_drained();

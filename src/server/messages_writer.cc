@@ -90,6 +90,16 @@ std::string MessagesWriter::open_block(Block block, const ToolCallPiece* call) {
 std::string MessagesWriter::piece(const ChoicePart& part, const CompletionUsage& usage) {
   const AnswerPiece& text = *part.text;
   std::string events;
+  std::span<const ToolCallPiece> calls = text.calls;
+  if (!calls.empty() && calls.front().name.empty()) {
+    // The rest of the call under way comes before whatever follows it.
+    const ToolCallPiece& rest = calls.front();
+    const bool open = block_ == Block::kCall && call_index_ == rest.index;
+    if (open && !rest.arguments.empty()) {
+      events += delta("input_json_delta", "partial_json", rest.arguments);
+    }
+    calls = calls.subspan(1);
+  }
   if (!text.reasoning.empty()) {
     if (block_ != Block::kThinking) events += open_block(Block::kThinking, nullptr);
     events += delta("thinking_delta", "thinking", text.reasoning);
@@ -98,7 +108,7 @@ std::string MessagesWriter::piece(const ChoicePart& part, const CompletionUsage&
     if (block_ != Block::kText) events += open_block(Block::kText, nullptr);
     events += delta("text_delta", "text", text.content);
   }
-  for (const ToolCallPiece& call : text.calls) {
+  for (const ToolCallPiece& call : calls) {
     if (!call.name.empty()) events += open_block(Block::kCall, &call);
     if (call.arguments.empty() || block_ != Block::kCall || call_index_ != call.index) continue;
     events += delta("input_json_delta", "partial_json", call.arguments);

@@ -113,8 +113,6 @@ void read_sizes(FieldReader& reader, const ServerLimits& limits, GenerationField
   if (const auto count = reader.integer("logprobs", 0, limits.logprobs_max)) {
     fields.sampling.logprob_count = static_cast<int>(*count);
     fields.wants_logprobs = true;
-  } else if (fields.sample_count > fields.choice_count) {
-    fields.sampling.logprob_count = 0;  // they tell which samples are best
   }
   if (const auto count = reader.integer("max_tokens", 0, std::numeric_limits<int>::max())) {
     // To read a prompt and say nothing is to say one token and drop it.

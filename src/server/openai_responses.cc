@@ -12,7 +12,10 @@ namespace kun {
 namespace {
 
 std::string owner_of(const Exchange& exchange) {
-  return std::string(exchange.request().header("authorization"));
+  std::string owner(exchange.request().header("authorization"));
+  owner += '\n';
+  owner += exchange.request().header("x-api-key");
+  return owner;
 }
 
 // "/v1/responses/ID" gives ID.

@@ -11,6 +11,9 @@
 namespace kun {
 namespace {
 
+// Of what an answer repeats of its request; it is stored, too.
+constexpr std::size_t kEchoBytesMax = std::size_t{1} << 20U;
+
 using Kind = JsonView::Kind;
 
 std::optional<std::string_view> text_of(JsonView object, std::string_view name) {
@@ -167,7 +170,8 @@ void translate_text(FieldReader& reader, JsonWriter& json) {
   const auto text = reader.object("text");
   if (!text) return;
   const auto format = text->find("format");
-  if (!format || !format->is(Kind::kObject)) return;
+  if (!format || format->is(Kind::kNull)) return;
+  if (!format->is(Kind::kObject)) return reader.fail("text", "text.format must be an object");
   const auto type = text_of(*format, "type");
   if (type == "text") return;
   json.key("response_format").begin_object();
@@ -263,6 +267,9 @@ TranslatedResponses translate_responses(FieldReader& reader, JsonView request,
   json.end_array().end_object();
   translated.chat = json.take();
   if (!reader.failed()) translated.echoed = echo(request, translated.store);
+  if (translated.echoed.size() > kEchoBytesMax) {
+    reader.fail("metadata", "instructions, tools, metadata and the like are too long together");
+  }
   return translated;
 }
 

@@ -198,6 +198,14 @@ std::string ResponsesWriter::close_item(bool complete) {
 std::string ResponsesWriter::piece(const ChoicePart& part, const CompletionUsage&) {
   const AnswerPiece& text = *part.text;
   std::string events;
+  std::span<const ToolCallPiece> calls = text.calls;
+  if (!calls.empty() && calls.front().name.empty()) {
+    // The rest of the call under way comes before whatever follows it.
+    const ToolCallPiece& rest = calls.front();
+    const bool open = item_ == Item::kCall && call_.index == rest.index;
+    if (open && !rest.arguments.empty()) events += add_text(rest.arguments);
+    calls = calls.subspan(1);
+  }
   if (!text.reasoning.empty()) {
     if (item_ != Item::kReasoning) events += open_item(Item::kReasoning, nullptr);
     events += add_text(text.reasoning);
@@ -206,7 +214,7 @@ std::string ResponsesWriter::piece(const ChoicePart& part, const CompletionUsage
     if (item_ != Item::kMessage) events += open_item(Item::kMessage, nullptr);
     events += add_text(text.content);
   }
-  for (const ToolCallPiece& call : text.calls) {
+  for (const ToolCallPiece& call : calls) {
     if (!call.name.empty()) events += open_item(Item::kCall, &call);
     if (item_ != Item::kCall || call_.index != call.index || call.arguments.empty()) continue;
     events += add_text(call.arguments);

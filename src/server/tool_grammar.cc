@@ -19,6 +19,7 @@ using Kind = JsonView::Kind;
 constexpr std::size_t kToolsMax = 128;
 constexpr std::size_t kNameBytesMax = 256;
 constexpr std::size_t kSchemaBytesMax = std::size_t{512} << 10U;
+constexpr std::size_t kAllBytesMax = std::size_t{512} << 10U;  // what the compiler takes at most
 
 constexpr std::string_view kDsml = "｜DSML｜";
 
@@ -237,7 +238,12 @@ class ToolGrammar {
         std::string copy = fmt::format("{{\"{}\":", name);
         definitions->print(copy);
         text = copy + tail(text);
+        if (text.size() > kAllBytesMax) break;
       }
+    }
+    schema_bytes_ += text.size();
+    if (schema_bytes_ > kAllBytesMax) {
+      return invalid_argument("the parameters of the tools are too long together");
     }
     return fmt::format("{} {} {}", open, add_schema(std::move(text)), dsml("</", "parameter>\n"));
   }
@@ -271,6 +277,7 @@ class ToolGrammar {
   GrammarSource source_;
   std::string rules_;
   bool has_text_rule_ = false;
+  std::size_t schema_bytes_ = 0;  // of all parameters, each with its definitions
 };
 
 }  // namespace

@@ -18,7 +18,12 @@ GrammarCompiler::~GrammarCompiler() {
   for (const Job& job : waiting_) job.done(cancelled("the server is shutting down"));
 }
 
-void GrammarCompiler::compile(GrammarSource source, Done done) {
+void GrammarCompiler::compile(GrammarSource source, Done done, std::function<bool()> wanted) {
+  std::size_t bytes = source.text.size() + source.whitespace.size();
+  for (const std::string& schema : source.schemas) bytes += schema.size();
+  if (bytes > limits_.source_bytes_max) {
+    return done(invalid_argument("the grammar: it is longer than this server accepts"));
+  }
   std::string key = source.key();
   std::shared_ptr<const Grammar> known;
   {
@@ -26,7 +31,7 @@ void GrammarCompiler::compile(GrammarSource source, Done done) {
     known = find(key);
     if (known != nullptr) ++stats_.hit_count;
     if (known == nullptr && waiting_.size() < limits_.waiting_max) {
-      waiting_.push_back({std::move(key), std::move(source), std::move(done)});
+      waiting_.push_back({std::move(key), std::move(source), std::move(done), std::move(wanted)});
     }
   }
   changed_.notify_all();
@@ -61,6 +66,7 @@ void GrammarCompiler::run() {
       waiting_.pop_front();
       known = find(job.key);  // the one before it may have been the same
     }
+    if (job.wanted && !job.wanted()) continue;
     Compiled result = known != nullptr ? Compiled(std::move(known)) : make(job.source);
     if (result) {
       const std::lock_guard lock(mutex_);

