@@ -277,13 +277,20 @@ void translate_v4(Translator& in, std::int64_t layers) {
   in.first_real("swiglu_clamp_exp", "swiglu_limit");
 }
 
+constexpr std::int64_t kLayersMax = 4096;  // as the models' own readers have it
+
 void translate_layers(Translator& in, std::string_view name) {
   const auto blocks = in.whole("block_count", "num_hidden_layers", Need::kRequired);
   if (!name.starts_with("deepseek") || !blocks) return;
   // The next-token module counts as a layer there.
   const auto extra = in.whole("nextn_predict_layers", "num_nextn_predict_layers", Need::kOptional);
-  if (extra) in.set("num_hidden_layers", *blocks - *extra);
-  if (name == "deepseek4") return translate_v4(in, *blocks - extra.value_or(0));
+  const std::int64_t next_count = extra.value_or(0);
+  if (*blocks < 1 || *blocks > kLayersMax || next_count < 0 || next_count >= *blocks) {
+    in.fail(data_loss(in.error("block_count", "is no number of layers")));
+    return;
+  }
+  if (extra) in.set("num_hidden_layers", *blocks - next_count);
+  if (name == "deepseek4") return translate_v4(in, *blocks - next_count);
 }
 
 void translate_vocabulary(Translator& in, const GgufFile& file, const GgufTensorMap& tensors) {

@@ -103,6 +103,13 @@ Status HuggingFaceCheckpoint::open() {
 Status HuggingFaceCheckpoint::read_config() {
   ASSIGN_OR_RETURN(config_, open_config(path_ / "config.json"));
   RETURN_IF_ERROR(read_quantization_config());
+  // transformers' classes of V3 know one gate and need not name it.
+  const std::string architecture = config_.architecture();
+  if (architecture == "DeepseekV3ForCausalLM" || architecture == "DeepseekV32ForCausalLM") {
+    if (!config_.has("scoring_func")) config_.set("scoring_func", std::string("sigmoid"));
+    if (!config_.has("topk_method")) config_.set("topk_method", std::string("noaux_tc"));
+    if (!config_.has("norm_topk_prob")) config_.set("norm_topk_prob", true);
+  }
   std::optional<Config> generation;
   if (const fs::path file = path_ / "generation_config.json"; is_there(file)) {
     ASSIGN_OR_RETURN(generation, open_config(file));

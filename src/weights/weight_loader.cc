@@ -25,6 +25,11 @@ Result<std::unique_ptr<PackedMatrix>> WeightLoader::cached_or_packed(
   if (image) {
     auto unpacked = ops_.unpack(*image);
     release_pages(image->data);
+    std::int64_t rows = 0;
+    for (const WeightView& view : views) rows += view.rows;
+    if (unpacked && ((*unpacked)->rows != rows || (*unpacked)->cols != views.front().cols)) {
+      unpacked = data_loss("a packed matrix has another shape than its weights");
+    }
     if (unpacked || unpacked.error().code() != StatusCode::kDataLoss) return unpacked;
     cache_->reject(key);
   }

@@ -106,6 +106,10 @@ Result<std::unique_ptr<PackedMatrix>> matrix_of(const PackedImage& image, Thread
   return std::unique_ptr<PackedMatrix>(std::move(matrix));
 }
 
+// Raise it with any change to dequantizers, unpackers, plan_pack or role_of: the fingerprint sees
+// only what becomes of floats.
+constexpr int kPackingVersion = 1;
+
 std::string packing_name(const PackSettings& settings) {
   constexpr std::int64_t kRows = 40;
   constexpr std::int64_t kCols = 256;
@@ -130,9 +134,9 @@ std::string packing_name(const PackSettings& settings) {
     fingerprint =
         checksum({matrix.data.get(), static_cast<std::size_t>(matrix.bytes)}, fingerprint);
   }
-  return fmt::format("cpu panels {:016x} compute {} target {} bf16 {}", fingerprint,
-                     static_cast<int>(settings.compute), static_cast<int>(settings.target),
-                     settings.fast_bf16);
+  return fmt::format("cpu packing {} panels {:016x} compute {} target {} bf16 {}", kPackingVersion,
+                     fingerprint, static_cast<int>(settings.compute),
+                     static_cast<int>(settings.target), settings.fast_bf16);
 }
 
 }  // namespace kun
