@@ -161,7 +161,7 @@ TEST(AnswerParser, GivesTheSameAnswerHoweverTheTextIsCut) {
     for (std::size_t i = 0; i <= size; ++i) {
       ASSERT_EQ(parse(record.options, record.text, {i}), whole) << "cut at " << i;
     }
-    for (int round = 0; round < 300; ++round) {
+    for (std::size_t round = 0; round < 300; ++round) {
       std::vector<std::size_t> ends;
       auto step = std::uniform_int_distribution<std::size_t>(1, 1 + round % 40);
       for (std::size_t at = step(random); at < size; at += step(random)) ends.push_back(at);
