@@ -140,7 +140,8 @@ class Anthropic(unittest.TestCase):
         with self.assertRaises(anthropic.NotFoundError):
             claude.messages.create(model="nobody", max_tokens=5, messages=HELLO)
         with self.assertRaises(anthropic.BadRequestError):
-            claude.messages.create(model=MODEL, max_tokens=5, messages=HELLO, temperature=9)
+            claude.messages.create(model=MODEL, max_tokens=5, messages=HELLO,
+                                   extra_body={"temperature": 9})
 
 
 if __name__ == "__main__":
