@@ -302,7 +302,7 @@ class InterruptTest(unittest.TestCase):
             started = time.monotonic()
             with self.assertRaises(KeyboardInterrupt):
                 llm.generate(["forever?"] * 4, GREEDY_LONG, use_tqdm=False)
-            self.assertLess(time.monotonic() - started, 5.0)
+            self.assertLess(time.monotonic() - started, 3.0)
             self.assertTrue(eventually(lambda: llm.stats()["running_count"] == 0))
             self.assertEqual(only(llm.generate("hi?", GREEDY, use_tqdm=False)).text, GREETING)
 
