@@ -49,6 +49,7 @@ start_server() { # MODEL FLAG...
     kill "$server"
     wait "$server" || true
   fi
+  : >"$work/serve.log"  # the background shell may be late to make it
   "$kun" serve "$@" --host 127.0.0.1 --port 0 --kv-cache-memory-bytes 1GiB \
     >"$work/serve.log" 2>&1 &
   server=$!
