@@ -95,7 +95,7 @@ class KernelBench {
   void linear(const std::string& model, const std::string& layer, WeightFormat format,
               std::int64_t rows, std::int64_t cols, std::span<const int> token_counts);
   void attention(const std::string& model, int heads, int kv_heads, int dim, int context,
-                 int row_count, int users = 1);
+                 int row_count, int users = 1, DType cache = DType::kBF16);
 
   const CpuKernels& kernels_;
   ThreadPool pool_;
@@ -121,10 +121,12 @@ double KernelBench::probe_peak(std::int64_t (*peak)(std::int64_t)) {
   return static_cast<double>(operations.load()) / seconds;
 }
 
-// Reads a few megabytes at a time, each further on in a buffer no cache holds.
+// Reads as much at a time as a small model's layer, each time further on in a buffer that no cache
+// holds. The quickest of short reads would be one that a cache helped: 4 MiB at a time gave up to a
+// tenth more than the buffer as a whole.
 double KernelBench::probe_memory() {
   constexpr std::int64_t kChunk = std::int64_t{1} << 18;
-  constexpr std::int64_t kWindow = std::int64_t{4} << 20;
+  constexpr std::int64_t kWindow = std::int64_t{32} << 20;
   const double seconds = time_of(kProbeSeconds, [&] {
     const std::byte* window = stream_.get() + stream_at_;
     stream_at_ = (stream_at_ + kWindow) % kStreamBytes;
@@ -183,7 +185,7 @@ void KernelBench::linear(const std::string& model, const std::string& layer, Wei
   }
   const RandomWeights weights(format, rows, cols);
   std::vector<std::unique_ptr<PackedMatrix>> copies;
-  for (std::int64_t bytes = 0; bytes < kStreamBytes / 4;) {
+  for (std::int64_t bytes = 0; bytes < kStreamBytes;) {
     copies.push_back(*ops_.pack({&weights.view, 1}));
     bytes += copies.back()->bytes;
   }
@@ -208,27 +210,27 @@ void KernelBench::linear(const std::string& model, const std::string& layer, Wei
 // `users` sequences of `context` positions each, whose blocks lie scattered over a pool; the last
 // `row_count` positions of each are queries.
 void KernelBench::attention(const std::string& model, int heads, int kv_heads, int dim, int context,
-                            int row_count, int users) {
+                            int row_count, int users, DType cache) {
   constexpr int kTokensPerBlock = 32;
   Row row;
   row.name = fmt::format("{} attention {}/{} d{} context {} M={}", model, heads, kv_heads, dim,
                          context, row_count);
   if (users > 1) row.name += fmt::format(" x{}", users);
+  if (cache != DType::kBF16) row.name += fmt::format(" {}", kun::name(cache));
   if (!wants(row.name)) return;
   const int width = kv_heads * dim;
   const int blocks = users * context / kTokensPerBlock;
-  const std::int64_t plane_bytes = std::int64_t{blocks} * kTokensPerBlock * width * 2;
+  CachePlane plane{nullptr, cache, CacheRole::kKeys, width, dim, kTokensPerBlock, blocks};
+  const std::int64_t plane_bytes = blocks * plane.block_bytes();
   const std::int64_t layers = std::max<std::int64_t>(1, kStreamBytes / (2 * plane_bytes));
   std::vector<std::int32_t> ids(static_cast<std::size_t>(blocks));
   for (int b = 0; b < blocks; ++b) ids[static_cast<std::size_t>(b)] = b * 7 % blocks;
   const auto memory = ops_.allocate(layers * 2 * plane_bytes);
-  // Ones in BF16, in memory of its own: pages never written are all the same zeros.
-  std::fill_n(reinterpret_cast<std::uint16_t*>(memory.get()), layers * plane_bytes,
-              std::uint16_t{0x3F80});
+  // .01 as a float and in BF16, 60 as a code, in memory of its own: pages never written are all the
+  // same zeros.
+  std::fill_n(memory.get(), layers * 2 * plane_bytes, std::byte{0x3C});
   AttentionArguments arguments;
-  arguments.keys = {memory.get(),    DType::kBF16, CacheRole::kKeys, width, dim,
-                    kTokensPerBlock, blocks};
-  arguments.values = arguments.keys;
+  arguments.keys = arguments.values = plane;
   arguments.values.role = CacheRole::kValues;
   const int rows = row_count * users;
   auto query = random_floats(std::int64_t{rows} * heads * dim, 1);
@@ -251,7 +253,7 @@ void KernelBench::attention(const std::string& model, int heads, int kv_heads, i
   const double positions = rows * (context - (row_count - 1) / 2.0);
   row.operations = 4.0 * heads * dim * positions;
   std::int64_t next = 0;
-  add(row, WeightFormat::kBF16, [&] {
+  add(row, cache == DType::kI8 ? WeightFormat::kQ8_0 : WeightFormat::kBF16, [&] {
     arguments.keys.data = memory.get() + next++ % layers * 2 * plane_bytes;
     arguments.values.data = arguments.keys.data + plane_bytes;
     ops_.attention(arguments);
@@ -284,6 +286,10 @@ void KernelBench::run() {
   attention("Qwen-1.5B", 12, 2, 128, 1024, 1, 16);
   attention("Qwen-1.5B", 12, 2, 128, 512, 512);
   attention("Qwen-1.5B", 12, 2, 128, 8192, 512);
+  attention("Qwen-1.5B", 12, 2, 128, 8192, 1, 1, DType::kI8);
+  attention("Qwen-1.5B", 12, 2, 128, 32768, 1, 1, DType::kI8);
+  attention("Qwen-1.5B", 12, 2, 128, 1024, 1, 16, DType::kI8);
+  attention("Qwen-1.5B", 12, 2, 128, 8192, 512, 1, DType::kI8);
 }
 
 void write_table(const KernelBench& bench, std::ostream& out) {

@@ -2,6 +2,7 @@
 """Writes a model with random weights in the shape of a released one: for measuring speed.
 
     bench/make_model.py SHAPE FOLDER [--types hf,Q4_0,Q8_0,...] [--layers N] [--experts N]
+                        [--next-token]
 
 SHAPE is a name (--list) or the path of a config.json. FOLDER receives SHAPE/ (Hugging Face, BF16,
 sharded) and SHAPE.TYPE.gguf, all from the same seed: they hold the same weights up to the format's
@@ -37,6 +38,8 @@ def parse_arguments():
     parser.add_argument("--types", default="hf,Q4_0", help="what to write, comma-separated")
     parser.add_argument("--layers", type=int, help="keep only so many layers")
     parser.add_argument("--experts", type=int, help="keep only so many routed experts")
+    parser.add_argument("--next-token", action="store_true",
+                        help="with a next-token module (V3's MTP); in the type hf alone")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--name", help="of the files; default: the shape's")
     parser.add_argument("--shard-bytes", type=int, default=4 << 30)
@@ -50,12 +53,18 @@ def parse_arguments():
     for kind in args.types:
         if kind not in KINDS:
             parser.error(f"type {kind!r} is none of {', '.join(KINDS)}")
+    if args.next_token and args.types != ["hf"]:
+        parser.error("--next-token goes with --types hf alone")
     return args
 
 
 def main():
     args = parse_arguments()
     config = shapes.cut(shapes.read_shape(args.shape), args.layers, args.experts)
+    if args.next_token or "num_nextn_predict_layers" in config:
+        config["num_nextn_predict_layers"] = int(args.next_token)
+    if args.next_token and config["model_type"] not in ("deepseek_v3", "deepseek_v32"):
+        raise SystemExit("make_model: --next-token needs a shape of DeepSeek-V3 or V3.2")
     listed = tensors.list_tensors(config)
     name = args.name or pathlib.Path(args.shape).stem
     if args.shape in shapes.NAMED and args.name is None:

@@ -6,11 +6,15 @@ requests in turn, so that what disturbs the machine disturbs both. Greedy output
 token by token. Needs nothing but Python and a built kun.
 
   bench/speculation.py --kun build/kun --model ~/.cache/kun/models/SmolLM2-135M-Instruct.Q4_1.gguf
+  bench/speculation.py --model models/kun-tiny-v3 --text models/kun-tiny-v3/held_out.txt
+
+With --text the model continues passages of it, and drafts come from its own next-token module.
 """
 
 import argparse
 import concurrent.futures
 import json
+import pathlib
 import socket
 import statistics
 import subprocess
@@ -21,6 +25,8 @@ import urllib.request
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4,
          "prompt_lookup_min": 2}
 RANDOM = {"method": "random", "num_speculative_tokens": 4}
+MTP = {"method": "mtp", "num_speculative_tokens": 1}
+MTP_FIXED = {**MTP, "adaptive": False}  # shows how often drafts are right, whether they pay or not
 
 CODE = '''class Account:
     def __init__(self, owner, balance):
@@ -47,13 +53,15 @@ LETTER = ("On Monday the ship Aurora left Lisbon with forty tons of cork for Bri
           "Halcyon left Cadiz with nine crates of oranges for Dublin. The harbour master noted "
           "that the weather was fair and that no cargo had been damaged.")
 
-# Name, question, tokens of the answer.
+# Name, question, tokens of the answer. The edit is one that a model of 135 million parameters does
+# not answer with a class of its own.
 REPEATING = [
-    ("code edit", "Rewrite this Python class completely. Rename the parameter amount to value, and "
-     "change nothing else. Answer with the code only.\n\n" + CODE, 220),
+    ("code edit", "Repeat this Python class exactly as it is, and change only the class name "
+     "Account to Purse. Answer with the code only.\n\n" + CODE, 160),
     ("extraction", "Copy every sentence of this text that names a ship, word for word.\n\n"
      + LETTER, 120),
 ]
+PASSAGES, PASSAGE_BYTES, PASSAGE_TOKENS = 8, 120, 120
 OTHER = [("prose", "Write a short story about a lighthouse keeper and his dog.", 220)]
 
 
@@ -75,6 +83,7 @@ class Server:
         if config:
             command += ["--speculative-config", json.dumps(config)]
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        self.model = ""
 
     def __enter__(self):
         for _ in range(600):
@@ -82,7 +91,9 @@ class Server:
                 sys.exit("kun serve ended before it was ready")
             try:
                 with urllib.request.urlopen(self.url + "/v1/models", timeout=5) as answer:
-                    if json.load(answer)["data"]:
+                    models = json.load(answer)["data"]
+                    if models:
+                        self.model = models[0]["id"]
                         return self
             except (OSError, KeyError, ValueError):
                 pass
@@ -92,6 +103,21 @@ class Server:
     def __exit__(self, *_):
         self.process.terminate()
         self.process.wait(30)
+
+    def complete(self, passages, tokens):
+        """Texts that continue the passages one after the other, tokens, and seconds in all."""
+        texts, count, start = [], 0, time.perf_counter()
+        for passage in passages:
+            body = {"model": self.model, "prompt": passage, "max_tokens": tokens,
+                    "temperature": 0, "ignore_eos": True}
+            request = urllib.request.Request(self.url + "/v1/completions",
+                                             json.dumps(body).encode(),
+                                             {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=300) as answer:
+                result = json.load(answer)
+            texts.append(result["choices"][0]["text"])
+            count += result["usage"]["completion_tokens"]
+        return texts, count, time.perf_counter() - start
 
     def ask(self, question, tokens):
         """Text of a greedy answer, tokens, and the seconds from its first token to its last."""
@@ -131,6 +157,12 @@ class Server:
 
 def rate(server, question, tokens, users):
     """Tokens per second of all users together, and their texts."""
+    if isinstance(question, list):
+        parts = [question[i::users] for i in range(users)]
+        start = time.perf_counter()
+        with concurrent.futures.ThreadPoolExecutor(users) as pool:
+            answers = list(pool.map(lambda part: server.complete(part, tokens), parts))
+        return sum(a[1] for a in answers) / (time.perf_counter() - start), [a[0] for a in answers]
     if users == 1:
         text, count, seconds = server.ask(question, tokens)
         return (count - 1) / seconds, [text]
@@ -173,11 +205,23 @@ def main():
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--users", type=int, nargs="*", default=[1, 8])
-    parser.add_argument("--only", choices=["ngram", "random"], help="one of the two tables")
+    parser.add_argument("--only", help="one table, by its title")
+    parser.add_argument("--text", help="a text whose passages the model continues")
     arguments = parser.parse_args()
+    # Title, configuration, tasks, and the least ratio where texts repeat for one user. Fixed drafts
+    # may lose.
+    tables = [("ngram", NGRAM, REPEATING + OTHER, 1.5), ("random", RANDOM, OTHER, 0.97)]
+    if arguments.text:
+        text = pathlib.Path(arguments.text).read_bytes()
+        step = len(text) // PASSAGES
+        passages = [text[i * step:i * step + PASSAGE_BYTES].decode(errors="ignore")
+                    for i in range(PASSAGES)]
+        task = [("passages", passages, PASSAGE_TOKENS)]
+        tables = [("mtp", MTP, task, 0.97), ("mtp, three", {**MTP, "num_speculative_tokens": 3},
+                                             task, 0.97),
+                  ("random", RANDOM, task, 0.97), ("mtp, always", MTP_FIXED, task, 0.0)]
     failed = False
-    for title, config, tasks, least in (
-            ("ngram", NGRAM, REPEATING + OTHER, 1.5), ("random", RANDOM, OTHER, 0.97)):
+    for title, config, tasks, least in tables:
         if arguments.only and arguments.only != title:
             continue
         print(f"\n{title}: {json.dumps(config)}\n{'task':12s} users  tokens/s: without   with   "
@@ -186,9 +230,8 @@ def main():
             for task in tasks:
                 for users in arguments.users:
                     ratio = compare(arguments, plain, drafting, task, users)
-                    wanted = least if title == "random" or (
-                        task in REPEATING and users == 1) else 0.97
-                    failed = failed or ratio < wanted
+                    repeating = task in REPEATING and users == 1
+                    failed = failed or ratio < (least if repeating else min(least, 0.97))
     if failed:
         sys.exit("below what is wanted: 1.5 where texts repeat for one user, 0.97 elsewhere")
 

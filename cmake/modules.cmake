@@ -25,3 +25,12 @@ endforeach()
 # rounding.
 set_source_files_properties(src/tensor/dequantize.cc PROPERTIES COMPILE_OPTIONS
                                                                 "-ffp-contract=off")
+
+# The models that travel inside the program.
+enable_language(ASM)
+set(KUN_TINY_V3 ${CMAKE_SOURCE_DIR}/models/kun-tiny-v3)
+configure_file(src/hub/bundled_files.S.in ${CMAKE_BINARY_DIR}/bundled_files.S @ONLY)
+file(GLOB bundled_files CONFIGURE_DEPENDS ${KUN_TINY_V3}/*)
+set_source_files_properties(${CMAKE_BINARY_DIR}/bundled_files.S PROPERTIES OBJECT_DEPENDS
+                                                                           "${bundled_files}")
+target_sources(hub PRIVATE ${CMAKE_BINARY_DIR}/bundled_files.S)

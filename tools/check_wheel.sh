@@ -20,16 +20,20 @@ if [[ -d $root/build/bridge ]]; then
   export CMAKE_ARGS="${CMAKE_ARGS:-} -DKUN_BRIDGE_FOLDER=$root/build/bridge"
 fi
 
+# The type of the build folder, if there is one: its objects are the ones that ccache has.
+type=$(sed -n 's/^CMAKE_BUILD_TYPE:[A-Z]*=//p' "$root/build/CMakeCache.txt" 2>/dev/null || true)
+
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -q "$root"
+"$work/venv/bin/pip" install -q -C "cmake.build-type=${type:-Release}" "$root"
 "$work/venv/bin/pip" install -q mypy==1.14.1
 cd "$work"
 unset PYTHONPATH
 "$work/venv/bin/python" -c 'import kun; print("installed:", kun.__version__, kun.__file__)'
 "$work/venv/bin/python" "$root/examples/offline_inference.py" "$model"
 "$work/venv/bin/python" "$root/examples/async_streaming.py" "$model"
-"$work/venv/bin/mypy" --strict "$root/examples/offline_inference.py" --allow-untyped-defs \
-  --allow-untyped-calls
+"$work/venv/bin/python" "$root/examples/structured_outputs.py" "$model"
+"$work/venv/bin/mypy" --strict --allow-untyped-defs --allow-untyped-calls \
+  "$root/examples/offline_inference.py" "$root/examples/structured_outputs.py"
 "$work/venv/bin/mypy" --strict -p kun
 KUN=${KUN:-$root/build/kun} KUN_MODEL=$model \
   "$work/venv/bin/python" "$root/tests/python/run_tests.py" test_llm test_async

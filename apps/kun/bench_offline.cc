@@ -79,7 +79,8 @@ struct BenchEngine {
 
 Result<BenchEngine> open_engine(const OfflineBenchArguments& arguments, int running_max) {
   BenchEngine bench;
-  ASSIGN_OR_RETURN(bench.open, open_model(arguments.model));
+  ASSIGN_OR_RETURN(bench.open, open_model(arguments.model,
+                                          needs_next_token_module(arguments.speculative_config)));
   EngineSettings settings;
   settings.kv_cache_bytes = arguments.kv_cache_bytes;
   settings.sequences_running_max = running_max;
@@ -91,6 +92,21 @@ Result<BenchEngine> open_engine(const OfflineBenchArguments& arguments, int runn
   ASSIGN_OR_RETURN(bench.setup,
                    make_engine(*bench.open.bundle, bench.open.device->ops(), settings));
   return bench;
+}
+
+// What drafts did since `before`; empty where nobody drafts.
+std::string describe_drafts(const EngineStats& before, const EngineStats& after, bool json) {
+  if (after.accepted_by_position.empty()) return {};
+  const auto steps = after.step_count - before.step_count;
+  const auto drafted = after.draft_token_count - before.draft_token_count;
+  const auto accepted = after.accepted_token_count - before.accepted_token_count;
+  if (json) {
+    return fmt::format(",\"steps\":{},\"draft_tokens\":{},\"accepted_tokens\":{}", steps, drafted,
+                       accepted);
+  }
+  const double share =
+      drafted > 0 ? static_cast<double>(accepted) / static_cast<double>(drafted) : 0;
+  return fmt::format("drafts  {:10} in {} steps, {:.1f} % right\n", drafted, steps, 100 * share);
 }
 
 double median(std::vector<double> values) {
@@ -115,6 +131,7 @@ Status run_latency_bench(const OfflineBenchArguments& arguments) {
   ASSIGN_OR_RETURN(const BatchTimes warm_up, batch(std::min(arguments.input_length, 64), 2));
   static_cast<void>(warm_up);
 
+  const EngineStats before = bench.setup.engine->stats();
   std::vector<double> prefill_rates;
   std::vector<double> decode_rates;
   for (int i = 0; i < arguments.repeat_count; ++i) {
@@ -127,15 +144,16 @@ Status run_latency_bench(const OfflineBenchArguments& arguments) {
   }
   const double prefill = median(prefill_rates);
   const double decode = median(decode_rates);
+  const std::string drafts = describe_drafts(before, bench.setup.engine->stats(), arguments.json);
   if (arguments.json) {
     fmt::print(
         "{{\"model\":\"{}\",\"device\":\"{}\",\"input_len\":{},\"output_len\":{},"
         "\"batch_size\":{},\"prefill_tokens_per_s\":{:.2f},\"decode_tokens_per_s\":{:.2f},"
-        "\"time_to_first_token_ms\":{:.3f},\"time_per_output_token_ms\":{:.3f}}}\n",
+        "\"time_to_first_token_ms\":{:.3f},\"time_per_output_token_ms\":{:.3f}{}}}\n",
         bench.open.bundle->name, bench.open.device->description(), arguments.input_length,
         arguments.output_length, arguments.batch_size, prefill, decode,
         1e3 * arguments.input_length * arguments.batch_size / prefill,
-        decode > 0.0 ? 1e3 * arguments.batch_size / decode : 0.0);
+        decode > 0.0 ? 1e3 * arguments.batch_size / decode : 0.0, drafts);
     return {};
   }
   fmt::print("{} on {}\n", bench.open.bundle->name, bench.open.device->description());
@@ -143,6 +161,7 @@ Status run_latency_bench(const OfflineBenchArguments& arguments) {
              arguments.output_length);
   fmt::print("prefill {:10.1f} tokens/s\ndecode  {:10.1f} tokens/s in all, {:.1f} each\n", prefill,
              decode, decode / arguments.batch_size);
+  fmt::print("{}", drafts);
   return {};
 }
 

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "backends/cpu/cpu_device.h"
+#include "runtime/cache_dtype.h"
 
 namespace kun {
 namespace {
@@ -39,6 +40,14 @@ void add_model_arguments(CLI::App& command, ModelArguments& arguments) {
           "arithmetic and cache: auto (fast path, bfloat16 cache), bfloat16, float32 (exact)")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
       ->capture_default_str();
+  command
+      .add_option("--latent-form", arguments.latent_form,
+                  "how latent attention (DeepSeek V2 to V3.2) computes prompts: absorbed (as it "
+                  "computes outputs, so that no bit depends on company), by-shape (faster on long "
+                  "prompts, whose last bits then depend on how they were cut)")
+      ->check(CLI::IsMember({"absorbed", "by-shape"}))
+      ->capture_default_str();
+  add_cache_dtype_argument(command, arguments);
   add_weight_arguments(command, arguments);
   command.add_option("--kernels", arguments.kernels,
                      fmt::format("kernel table: {} (default: the best of this machine)",
@@ -57,6 +66,15 @@ void add_model_arguments(CLI::App& command, ModelArguments& arguments) {
       ->capture_default_str();
 }
 
+void add_cache_dtype_argument(CLI::App& command, ModelArguments& arguments) {
+  command
+      .add_option(
+          "--kv-cache-dtype", arguments.kv_cache_dtype,
+          "what the KV cache holds: auto (as --dtype says), bfloat16, float32, or int8 (half "
+          "of bfloat16, with a scale for every head of a token)")
+      ->capture_default_str();
+}
+
 Result<std::unique_ptr<Device>> open_device(const ModelArguments& arguments) {
   DeviceOptions options;
   options.thread_count = arguments.threads;
@@ -65,14 +83,17 @@ Result<std::unique_ptr<Device>> open_device(const ModelArguments& arguments) {
   options.numa = arguments.numa;
   options.compute = arguments.dtype == "float32" ? ComputeType::kFloat32 : ComputeType::kBFloat16;
   ASSIGN_OR_RETURN(options.weights, weight_target(arguments));
+  ASSIGN_OR_RETURN(options.cache, parse_cache_dtype(arguments.kv_cache_dtype));
   return open_cpu_device(options);
 }
 
-Result<OpenModel> open_model(const ModelArguments& arguments) {
+Result<OpenModel> open_model(const ModelArguments& arguments, bool next_token_module) {
   OpenModel open;
   ASSIGN_OR_RETURN(open.device, open_device(arguments));
   BundleOptions options;
   options.progress = progress_line(arguments.quiet);
+  options.next_token_module = next_token_module;
+  options.latent_by_shape = arguments.latent_form == "by-shape";
   ASSIGN_OR_RETURN(options.packed_cache_folder, packed_cache_folder(arguments));
   ASSIGN_OR_RETURN(open.bundle, load_bundle(arguments.model, *open.device, options));
   return open;

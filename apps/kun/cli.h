@@ -31,6 +31,8 @@ void add_tokenize_command(CLI::App& app, Action& action);
 struct ModelArguments {
   std::string model;
   std::string dtype = "auto";
+  std::string latent_form = "absorbed";
+  std::string kv_cache_dtype = "auto";
   std::string kernels;
   std::string weight_format = "auto";
   std::string quantization;  // vLLM's name for a weight format
@@ -42,6 +44,7 @@ struct ModelArguments {
 };
 void add_model_arguments(CLI::App& command, ModelArguments& arguments);
 void add_weight_arguments(CLI::App& command, ModelArguments& arguments);
+void add_cache_dtype_argument(CLI::App& command, ModelArguments& arguments);
 
 // A device and the model loaded onto it, the loading shown on standard error.
 struct OpenModel {
@@ -53,7 +56,7 @@ Result<std::unique_ptr<Device>> open_device(const ModelArguments& arguments);
 Result<WeightTarget> weight_target(const ModelArguments& arguments);
 // The folder of packed weights that --weights-cache means; empty: none.
 Result<std::string> packed_cache_folder(const ModelArguments& arguments);
-Result<OpenModel> open_model(const ModelArguments& arguments);
+Result<OpenModel> open_model(const ModelArguments& arguments, bool next_token_module = false);
 
 // The whole of a file, or of standard input for "-"; at most 1 GiB.
 Result<std::string> read_text(const std::string& path);

@@ -1,14 +1,18 @@
 // kun inspect: what is in a checkpoint, and what serving it will need.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <utility>
 
 #include "backends/cpu/cpu_device.h"
+#include "checkpoint/promised_checkpoint.h"
 #include "cli.h"
+#include "models/registry.h"
 #include "predict.h"
-#include "runtime/weight_plan.h"
+#include "runtime/cache_dtype.h"
 
 namespace kun {
 namespace {
@@ -51,24 +55,39 @@ void print_formats(const std::vector<StoredTensor>& tensors) {
   }
 }
 
-Status print_memory_plan(const Checkpoint& checkpoint, const Arguments& arguments) {
-  ConfigReader read(checkpoint.config());
-  int layers = 0;
-  int heads = 1;
-  int kv_heads = 1;
-  int hidden = 0;
-  int head_width = 0;
-  read.read("num_hidden_layers", layers, 1, 4096);
-  read.read("num_attention_heads", heads, 1, 65536);
-  read.read_or("num_key_value_heads", kv_heads, heads, 1, 65536);
-  read.read("hidden_size", hidden, 1, 1 << 24);
-  read.read_or("head_dim", head_width, hidden / heads, 1, 65536);
-  RETURN_IF_ERROR(read.status());
-  const std::int64_t token_bytes =
-      std::int64_t{layers} * 2 * kv_heads * head_width * size_bytes(DType::kBF16);
-  fmt::print("KV cache       {:.1f} KiB a token (bfloat16); {} users with {} tokens: {:.1f} MiB\n",
-             static_cast<double>(token_bytes) / 1024.0, arguments.users, arguments.context,
-             static_cast<double>(token_bytes) * arguments.users * arguments.context / kMib);
+// "latent  61 layers: 576 values a token"
+void print_plane(const KvGroup& group, const KvPlane& plane) {
+  std::string where = plane.positions_per_entry == 1
+                          ? std::string("a token")
+                          : fmt::format("every {} tokens", plane.positions_per_entry);
+  if (group.window > 0) where += fmt::format(", of which the last {} are read", group.window);
+  fmt::print("  {:12} {:10} layers: {} values {} ({})\n", plane.name, group.layers.size(),
+             plane.width, where, name(plane.dtype));
+}
+
+// Of one user; of a window only the blocks that a token may see.
+std::int64_t cache_bytes(const KvLayout& layout, int context) {
+  std::int64_t bytes = 0;
+  for (const KvGroup& group : layout.groups) {
+    const int seen = group.window == 0 ? context : group.window + group.tokens_per_block - 1;
+    bytes += KvLayout{{group}}.sequence_bytes(std::min(context, seen));
+  }
+  return bytes;
+}
+
+Status print_cache_plan(const Checkpoint& checkpoint, const Arguments& arguments) {
+  ASSIGN_OR_RETURN(const auto wanted, parse_cache_dtype(arguments.device.kv_cache_dtype));
+  const auto layout = plan_kv_layout(checkpoint, wanted.value_or(DType::kBF16));
+  if (!layout) {  // what can be told is still worth telling
+    fmt::print("KV cache       {}\n", layout.error().message());
+    return {};
+  }
+  fmt::print("KV cache       {:.1f} KiB a token; {} users with {} tokens: {:.1f} MiB\n",
+             layout->token_bytes() / 1024.0, arguments.users, arguments.context,
+             static_cast<double>(cache_bytes(*layout, arguments.context)) * arguments.users / kMib);
+  for (const KvGroup& group : layout->groups) {
+    for (const KvPlane& plane : group.planes) print_plane(group, plane);
+  }
   return {};
 }
 
@@ -81,37 +100,60 @@ Status print_weight_plans(const Checkpoint& checkpoint, const Arguments& argumen
        {"int8", WeightTarget::kInt8},
        {"int4", WeightTarget::kInt4}}};
   fmt::print("weights        by --weight-format: in memory, read for one token\n");
+  WeightPlan plan;
   for (const auto& [name, target] : kTargets) {
     ASSIGN_OR_RETURN(const auto device, open_cpu_device({.thread_count = 1,
                                                          .kernels = arguments.device.kernels,
                                                          .weights = target}));
-    const auto planned = plan_weights(checkpoint, device->ops());
+    const auto planned = plan_weights(checkpoint, device->ops(), device->cache_dtype());
     if (!planned) {  // what can be told is still worth telling
       fmt::print("  not loadable: {}\n", planned.error().message());
       return {};
     }
-    const WeightPlan& plan = *planned;
-    fmt::print("  {:12} {:10.1f} MiB {:10.1f} MiB\n", name,
+    plan = *planned;
+    fmt::print("  {:12} {:10.1f} MiB {:10.1f} MiB", name,
                static_cast<double>(plan.packed_bytes) / kMib,
                static_cast<double>(plan.token_bytes) / kMib);
-    if (target != WeightTarget::kInt4) continue;
-    fmt::print("  embeddings   {:10.1f} MiB mapped from the file, one row a token\n",
-               static_cast<double>(plan.table_bytes) / kMib);
+    if (plan.module_bytes > 0) {
+      fmt::print("  and {:.1f} MiB for a next-token module",
+                 static_cast<double>(plan.module_bytes) / kMib);
+    }
+    fmt::print("\n");
   }
+  fmt::print("  embeddings   {:10.1f} MiB mapped from the file, one row a token\n",
+             static_cast<double>(plan.table_bytes) / kMib);
+  if (plan.module_bytes == 0) return {};
+  fmt::print(
+      "next token     a module (MTP), loaded for --speculative-config "
+      "'{{\"method\":\"mtp\",\"num_speculative_tokens\":1}}' alone\n");
   return {};
+}
+
+// A folder without weights is planned by its configuration.
+Result<std::unique_ptr<Checkpoint>> open_for_plan(const std::string& path) {
+  auto opened = open_checkpoint(path);
+  std::error_code ignored;
+  const bool promised =
+      !opened && opened.error().code() == StatusCode::kNotFound &&
+      std::filesystem::exists(std::filesystem::path(path) / "config.json", ignored);
+  return promised ? open_promised_checkpoint(path) : std::move(opened);
 }
 
 Status run(const Arguments& arguments) {
   ASSIGN_OR_RETURN(const std::string path, resolve_model(arguments.model));
-  ASSIGN_OR_RETURN(const auto checkpoint, open_checkpoint(path));
+  ASSIGN_OR_RETURN(const auto checkpoint, open_for_plan(path));
   const std::vector<StoredTensor> tensors = checkpoint->tensors();
   fmt::print("path           {}\n", path);
   fmt::print("format         {}\n",
              checkpoint->kind() == CheckpointKind::kGguf ? "GGUF" : "Hugging Face");
   fmt::print("architecture   {}\n", checkpoint->config().architecture());
-  print_formats(tensors);
+  if (tensors.empty()) {
+    fmt::print("parameters     not here: planned as if all were stored as bfloat16\n");
+  } else {
+    print_formats(tensors);
+  }
   RETURN_IF_ERROR(print_weight_plans(*checkpoint, arguments));
-  RETURN_IF_ERROR(print_memory_plan(*checkpoint, arguments));
+  RETURN_IF_ERROR(print_cache_plan(*checkpoint, arguments));
   if (arguments.predict) {
     ASSIGN_OR_RETURN(const auto device, open_device(arguments.device));
     RETURN_IF_ERROR(print_prediction(*checkpoint, *device,
@@ -139,6 +181,7 @@ void add_inspect_command(CLI::App& app, Action& action) {
   command->add_option("--users", arguments->users, "users in the memory plan")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  add_cache_dtype_argument(*command, arguments->device);
   command->add_flag("--predict", arguments->predict,
                     "time this machine's kernels on the model's shapes and say what tokens per "
                     "second to expect from --users at --context");

@@ -72,12 +72,17 @@ Result<Shape> read_shape(const Checkpoint& checkpoint) {
   return shape;
 }
 
-enum class Use { kStore, kAccumulate, kGate };
+enum class Use { kStore, kAccumulate, kGatedMlp };
 
 // Equal matrices of several layers.
 struct Matrices {
   Use use = Use::kStore;
-  std::vector<std::vector<WeightView>> each;  // the parts of a fused matrix
+  std::vector<std::vector<WeightView>> each;  // the parts of a fused matrix; kGatedMlp: and down
+};
+
+struct Part {
+  std::string name;
+  std::int64_t cols;
 };
 
 // Numbers of F32 that live as long as the term that uses them.
@@ -118,8 +123,7 @@ class Predictor {
   Result<StepCost> step(int users, int rows, int context);
 
  private:
-  Status add(const std::string& prefix, const std::vector<std::string>& names, Use use,
-             std::int64_t cols);
+  Status add(const std::string& prefix, const std::vector<Part>& parts, Use use);
   Result<double> linear_seconds(const Matrices& matrices, std::int64_t tokens);
   double attention_seconds(int users, int rows, int context);
   double rows_seconds(std::int64_t tokens);
@@ -133,18 +137,18 @@ class Predictor {
   Matrices head_;
 };
 
-Status Predictor::add(const std::string& prefix, const std::vector<std::string>& names, Use use,
-                      std::int64_t cols) {
+Status Predictor::add(const std::string& prefix, const std::vector<Part>& parts, Use use) {
   std::vector<WeightView> views;
   std::string key = fmt::format("{}", static_cast<int>(use));
-  for (const std::string& part : names) {
-    const std::string full = prefix + part + ".weight";
+  for (const Part& part : parts) {
+    const std::string full = prefix + part.name + ".weight";
     if (!checkpoint_.has(full)) {
       return unimplemented(fmt::format(
           "the cost model knows dense decoders only, and this model has no tensor {}", full));
     }
     ASSIGN_OR_RETURN(const WeightView view, checkpoint_.matrix(full));
-    if (view.cols != cols) return data_loss(fmt::format("tensor {} has the wrong shape", full));
+    if (view.cols != part.cols)
+      return data_loss(fmt::format("tensor {} has the wrong shape", full));
     key += fmt::format(" {} {}x{}", name(view.format), view.rows, view.cols);
     views.push_back(view);
   }
@@ -158,11 +162,16 @@ Status Predictor::find_matrices() {
   const std::int64_t mixed = std::int64_t{shape_.heads} * shape_.head_width;
   for (int layer = 0; layer < shape_.layers; ++layer) {
     const std::string prefix = fmt::format("model.layers.{}.", layer);
+    const std::string attention = prefix + "self_attn.";
     RETURN_IF_ERROR(
-        add(prefix + "self_attn.", {"q_proj", "k_proj", "v_proj"}, Use::kStore, shape_.hidden));
-    RETURN_IF_ERROR(add(prefix + "self_attn.", {"o_proj"}, Use::kAccumulate, mixed));
-    RETURN_IF_ERROR(add(prefix + "mlp.", {"gate_proj", "up_proj"}, Use::kGate, shape_.hidden));
-    RETURN_IF_ERROR(add(prefix + "mlp.", {"down_proj"}, Use::kAccumulate, shape_.inner));
+        add(attention,
+            {{"q_proj", shape_.hidden}, {"k_proj", shape_.hidden}, {"v_proj", shape_.hidden}},
+            Use::kStore));
+    RETURN_IF_ERROR(add(attention, {{"o_proj", mixed}}, Use::kAccumulate));
+    RETURN_IF_ERROR(
+        add(prefix + "mlp.",
+            {{"gate_proj", shape_.hidden}, {"up_proj", shape_.hidden}, {"down_proj", shape_.inner}},
+            Use::kGatedMlp));
   }
   const bool tied = !checkpoint_.has("lm_head.weight");
   ASSIGN_OR_RETURN(const WeightView head,
@@ -173,29 +182,38 @@ Status Predictor::find_matrices() {
 }
 
 Result<double> Predictor::linear_seconds(const Matrices& matrices, std::int64_t tokens) {
+  const bool is_mlp = matrices.use == Use::kGatedMlp;
   std::vector<std::unique_ptr<PackedMatrix>> packed;
+  std::vector<std::unique_ptr<PackedMatrix>> downs;
   std::int64_t bytes = 0;
-  for (const std::vector<WeightView>& views : matrices.each) {
+  for (const std::vector<WeightView>& each : matrices.each) {
+    std::span<const WeightView> views = each;
+    if (is_mlp) {
+      ASSIGN_OR_RETURN(auto down, ops_.pack(views.last(1)));
+      bytes += down->bytes;
+      downs.push_back(std::move(down));
+      views = views.first(views.size() - 1);
+    }
     ASSIGN_OR_RETURN(auto matrix, ops_.pack(views));
     bytes += matrix->bytes;
     packed.push_back(std::move(matrix));
     if (bytes >= kRotationBytes) break;
   }
   const std::int64_t rows = packed.front()->rows;
-  const std::int64_t width = matrices.use == Use::kGate ? rows / 2 : rows;
   const Floats in(tokens, packed.front()->cols);
-  const Floats out(tokens, width);
-  const Floats wide(matrices.use == Use::kGate ? tokens : 0, rows);
+  const Floats out(tokens, is_mlp ? downs.front()->rows : rows);
+  const Floats wide(is_mlp ? tokens : 0, rows);
+  const Floats gated(is_mlp ? tokens : 0, rows / 2);
   std::size_t next = 0;
   return time_of([&] {
-    const PackedMatrix& weight = *packed[next++ % packed.size()];
-    if (matrices.use == Use::kGate) {
-      ops_.linear_silu_gate(in.view, weight, wide.view, out.view);
+    const std::size_t layer = next++ % packed.size();
+    if (is_mlp) {
+      ops_.gated_mlp(in.view, *packed[layer], *downs[layer], {}, wide.view, gated.view, out.view);
       return;
     }
     const bool adds = matrices.use == Use::kAccumulate;
-    ops_.linear(in.view, weight, {}, adds ? LinearOutput::kAccumulate : LinearOutput::kStore,
-                out.view);
+    ops_.linear(in.view, *packed[layer], {},
+                adds ? LinearOutput::kAccumulate : LinearOutput::kStore, out.view);
   });
 }
 

@@ -52,7 +52,10 @@ Status run(const Arguments& arguments) {
 void add_pull_command(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand("pull", "Fetch a model from a hub, resuming and verifying");
   auto arguments = std::make_shared<Arguments>();
-  command->add_option("name", arguments->name, "org/name")->required();
+  command
+      ->add_option("name", arguments->name,
+                   "org/name at the hub, or kun-tiny-v3, which this program brings along")
+      ->required();
   command->add_option("--endpoint", arguments->options.endpoint,
                       "the hub's address (default: HF_ENDPOINT, or the public hub)");
   command->add_option("--token", arguments->options.token, "access token (default: HF_TOKEN)");

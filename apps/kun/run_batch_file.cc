@@ -15,9 +15,10 @@ namespace {
 
 using Kind = JsonView::Kind;
 
-// OpenAI's, and vLLM's score. A path that this server does not have yet is answered with 404.
-constexpr std::array<std::string_view, 5> kUrls = {"/v1/chat/completions", "/v1/completions",
-                                                   "/v1/embeddings", "/v1/responses", "/v1/score"};
+// OpenAI's, and vLLM's score.
+constexpr std::array<std::string_view, 6> kUrls = {
+    "/v1/chat/completions", "/v1/completions", "/v1/embeddings",
+    "/v1/responses",        "/v1/score",       "/score"};
 
 int leave_open(std::FILE* file) {
   static_cast<void>(file);

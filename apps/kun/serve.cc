@@ -8,6 +8,8 @@
 
 #include "base/log.h"
 #include "cli.h"
+#include "memory_plan.h"
+#include "overload_arguments.h"
 #include "runtime/engine_setup.h"
 #include "serve_model.h"
 #include "server/server.h"
@@ -29,6 +31,7 @@ struct Arguments {
   std::string tool_call_parser = "auto";
   double step_time_target_ms = 0.0;
   std::string speculative_config;
+  OverloadArguments overload;
   int shutdown_timeout_seconds = 60;
 };
 
@@ -101,11 +104,13 @@ ServedModel served_model(const Arguments& arguments, const ModelBundle& bundle,
   model.bos_token = piece(bundle.tokenizer->bos());
   model.eos_token = piece(bundle.tokenizer->eos());
   model.context_length = setup.context_length;
+  model.hidden_size = bundle.model->hidden_size();
   model.defaults = sampling_defaults(arguments, bundle);
   model.syntax = answer_syntax(arguments, bundle);
   model.end_tokens = bundle.end_tokens;
   model.created = std::time(nullptr);
   model.cache_config = {
+      {"cache_dtype", arguments.model.kv_cache_dtype},
       {"kv_cache_memory_bytes", std::to_string(setup.kv_cache_bytes)},
       {"kv_cache_size_tokens", std::to_string(setup.kv_token_capacity)},
       {"enable_prefix_caching", arguments.engine.prefix_caching ? "True" : "False"}};
@@ -134,6 +139,8 @@ Result<Loaded> load(const Arguments& arguments, LoadProgress progress) {
   BundleOptions options = arguments.bundle;
   ASSIGN_OR_RETURN(options.packed_cache_folder, packed_cache_folder(arguments.model));
   options.progress = std::move(progress);
+  options.next_token_module = needs_next_token_module(arguments.speculative_config);
+  options.latent_by_shape = arguments.model.latent_form == "by-shape";
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(loaded.open.bundle,
                    load_bundle(arguments.model.model, *loaded.open.device, options));
@@ -146,8 +153,15 @@ Result<Loaded> load(const Arguments& arguments, LoadProgress progress) {
   ASSIGN_OR_RETURN(settings.speculator, load_speculator(arguments.speculative_config,
                                                         *loaded.open.bundle, *loaded.open.device));
   settings.step_time_target_us = static_cast<std::int64_t>(arguments.step_time_target_ms * 1e3);
+  MemoryPlan memory;
+  const std::int64_t budget = arguments.overload.memory_budget_bytes;
+  if (budget > 0) {
+    ASSIGN_OR_RETURN(memory,
+                     plan_memory(budget, *loaded.open.bundle, *loaded.open.device, settings));
+  }
   ASSIGN_OR_RETURN(loaded.setup,
                    make_engine(*loaded.open.bundle, loaded.open.device->ops(), settings));
+  if (budget > 0) share_memory(memory, *arguments.server.memory);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   LOG(kInfo, fmt::format("loaded {} in {:.1f} s; context {}, KV cache {:.1f} MiB for {} tokens",
                          loaded.open.bundle->name, seconds.count(), loaded.setup.context_length,
@@ -167,6 +181,7 @@ Status run(Arguments arguments) {
   if (const auto config = parse_speculative_config(arguments.speculative_config); !config) {
     return config.error();
   }
+  RETURN_IF_ERROR(apply_overload(arguments.overload, arguments.server));
   arguments.server.metrics_access = parse_access(arguments.metrics_access);
   arguments.server.health_access = parse_access(arguments.health_access);
   arguments.server.version = KUN_VERSION;
@@ -295,9 +310,11 @@ void add_engine_flags(CLI::App& command, Arguments& a) {
       ->capture_default_str();
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", a.engine.prefix_caching,
                    "reuse the cache of prompts that begin alike (default: on)");
-  command.add_option("--speculative-config", a.speculative_config,
-                     "JSON as vLLM's: {\"method\":\"ngram\",\"num_speculative_tokens\":4,"
-                     "\"prompt_lookup_max\":4} or {\"method\":\"draft_model\",\"model\":PATH,...}");
+  command.add_option(
+      "--speculative-config", a.speculative_config,
+      "JSON as vLLM's: {\"method\":\"ngram\",\"num_speculative_tokens\":4,"
+      "\"prompt_lookup_max\":4}, {\"method\":\"mtp\",...} for DeepSeek-V3's own module, "
+      "or {\"method\":\"draft_model\",\"model\":PATH,...}");
   command.add_option("--trace", a.engine.trace_path, "write every step's plan to this file");
 }
 
@@ -328,6 +345,7 @@ void add_serve_command(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<Arguments>();
   add_model_arguments(*command, arguments->model);
   add_server_flags(*command, *arguments);
+  add_overload_flags(*command, arguments->overload);
   add_model_flags(*command, *arguments);
   add_engine_flags(*command, *arguments);
   // Replaced by the file's flags before the command line is parsed; here for --help alone.

@@ -96,7 +96,7 @@ void add_generation_arguments(CLI::App& command, GenerationArguments& arguments)
 Result<TextGenerator> TextGenerator::open(const ModelArguments& model,
                                           const std::string& speculative_config) {
   TextGenerator generator;
-  ASSIGN_OR_RETURN(generator.open_, open_model(model));
+  ASSIGN_OR_RETURN(generator.open_, open_model(model, needs_next_token_module(speculative_config)));
   if (generator.open_.bundle->tokenizer == nullptr) {
     return invalid_argument(fmt::format("{} comes without a tokenizer", model.model));
   }

@@ -27,7 +27,7 @@ PRODUCTS = {"sdot": 16, "smmla": 32, "smull": 8, "smull2": 8, "smlal": 8, "smlal
 MODEL = {"issue": 4, "loads": 2}
 BOTH_PIPES = re.compile(r"^(and|orr|eor|bic|mov|movi|mvni|add|addp|sub|neg|zip[12]|uzp[12]|ext|"
                         r"sadalp|saddlp|xtn2?|dup|ins|sxtl2?|sshll2?)$")
-FIRST_PIPE = re.compile(r"^(ushr|sshr|shl|smull2?|smlal2?)$")
+FIRST_PIPE = re.compile(r"^(ushr|sshr|shl|sli|sri|smull2?|smlal2?)$")
 EITHER_PIPE = re.compile(r"^(sdot|smmla|bfmmla|bfdot|f\w+|scvtf|ucvtf)$")
 MEMORY = re.compile(r"^(ldr|ldur|ldp|ld1r?|ld2|str|stur|stp|st1|prfm|prfum|ldrsw|ldrb|ldrsb)$")
 
@@ -36,13 +36,14 @@ SOCKET = {"cores": 64, "hertz": 2.6e9, "bandwidth": 0.75 * 187.7e9}
 # Multiply-adds of the layers, and of the head, which runs once a sequence: model-spec's shapes.
 MODELS = {"R1-Distill-Qwen-1.5B": (1310e6, 233.4e6), "R1-Distill-Qwen-7B": (6525e6, 545e6)}
 # Bytes a weight takes in packed panels.
-PACKED = {"Q4_0": 0.5625, "Q4_K": 0.640625, "Q8_0": 1.0625, "BF16": 2.0, "Q6_K": 1.0703125}
+PACKED = {"Q4_0": 0.5625, "Q4_K": 0.640625, "Q8_0": 1.0625, "BF16": 2.0, "Q6_K": 0.8203125}
 HEADS = {"Q4_0": "Q6_K", "Q4_K": "Q6_K", "Q8_0": "Q8_0", "BF16": "BF16"}
 
-FORMATS = {0: "F32", 1: "BF16", 2: "Q4_0", 3: "Q4_1", 4: "Q4_K", 7: "Q8_0", 13: "Q6_K"}
+FORMATS = {0: "F32", 1: "BF16", 2: "Q4_0", 3: "Q4_1", 4: "Q4_K", 8: "Q6_K", 9: "Q8_0"}
 NAME = re.compile(r"Grouped<\(kun::PanelFormat\)(\d+)>::Panel<(\d)>::run\(|"
                   r"::Float<kun::\(anonymous namespace\)::(F32|Bf16)Columns>::Panel<(\d)>::run\(|"
-                  r"\(anonymous namespace\)::Panel<(\d)>::run\(")
+                  r"PairPanel<.*::Blocks<\(kun::PanelFormat\)(\d+)>, (\d)>::run\(|"
+                  r"PairPanel<.*::Steps, (\d)>::run\(")
 
 
 def functions(path):
@@ -117,9 +118,11 @@ def identify(name, table):
     match = NAME.search(name)
     if match is None:
         return None
-    form, tokens, column, float_tokens, bf16_tokens = match.groups()
+    form, tokens, column, float_tokens, pair_form, pair_tokens, bf16_tokens = match.groups()
     if form is not None:
         return int(form), int(tokens)
+    if pair_form is not None:
+        return int(pair_form), int(pair_tokens)
     if column is not None:
         return (0 if column == "F32" else 1), int(float_tokens)
     return (1, int(bf16_tokens)) if table == "neon_bf16" else None

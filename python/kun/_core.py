@@ -11,15 +11,17 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Union
 
 from . import _kun
 from ._options import LlmOptions
 from ._progress import progress_bar
 from .errors import InvalidArgumentError, UnimplementedError
 from .inputs import Prompt, is_conversation, read_messages
-from .outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from .outputs import CompletionOutput, Logprob, PromptLogprobs, RequestMetrics, RequestOutput
+from .pooling import PoolingParams
 from .sampling_params import RequestOutputKind, SamplingParams
+from .structured_outputs import StructuredOutputsParams
 
 
 class Core:
@@ -59,7 +61,9 @@ class Core:
             text = self._texts[token] = self.native.token_text(token)
         return text
 
-    def tokenize(self, prompt: Prompt, params: SamplingParams, where: str) -> List[int]:
+    def tokenize(
+        self, prompt: Prompt, params: Union[SamplingParams, PoolingParams], where: str
+    ) -> List[int]:
         """The ids of a prompt, shortened as asked; they leave room for one output token."""
         ids = prompt.token_ids
         if ids is None:
@@ -84,11 +88,13 @@ class Core:
     def request(self, prompt: Prompt, ids: List[int], params: SamplingParams,
                 priority: int = 0) -> _kun.Request:
         """The engine's form of a request."""
-        if (params.logprobs or 0) > self.options.max_logprobs:
-            raise InvalidArgumentError(
-                f"logprobs is {params.logprobs}, and at most {self.options.max_logprobs} are "
-                "given; LLM(max_logprobs=...) raises that"
-            )
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(params, name) or 0
+            if count > self.options.max_logprobs:
+                raise InvalidArgumentError(
+                    f"{name} is {count}, and at most {self.options.max_logprobs} are given; "
+                    "LLM(max_logprobs=...) raises that"
+                )
         if params.n > self.options.max_num_seqs:
             raise InvalidArgumentError(
                 f"n is {params.n}, and at most max_num_seqs={self.options.max_num_seqs} sequences "
@@ -115,12 +121,25 @@ class Core:
         request.seed = self._seed(params)
         request.logprobs = -1 if params.logprobs is None else params.logprobs
         request.logit_bias = self._logit_bias(params)
+        request.prompt_logprobs = -1 if params.prompt_logprobs is None else params.prompt_logprobs
+        request.allowed_token_ids = self._allowed(params)
+        request.bad_words = self._bad_words(params)
+        self._constrain(request, prompt, params)
         request.stop = list(params.stop or [])
         request.stop_token_ids = list(params.stop_token_ids or [])
         request.include_stop = params.include_stop_str_in_output
         request.skip_special_tokens = params.skip_special_tokens
         request.spaces_between_special_tokens = params.spaces_between_special_tokens
         request.detokenize = params.detokenize
+        return request
+
+    def pooling_request(self, prompt: Prompt, ids: List[int],
+                        params: PoolingParams) -> _kun.Request:
+        """The engine's form of a request for a hidden state."""
+        request = _kun.Request()
+        request.prompt = ids
+        request.cache_salt = prompt.cache_salt
+        request.pool(params.pooling, params.dimensions or 0, params.scaled)
         return request
 
     def _seed(self, params: SamplingParams) -> int:
@@ -135,6 +154,32 @@ class Core:
             if not 0 <= token < size:
                 raise InvalidArgumentError(f"logit_bias has {token}, which is no token id")
         return [(token, float(bias)) for token, bias in (params.logit_bias or {}).items()]
+
+    def _allowed(self, params: SamplingParams) -> List[int]:
+        allowed = sorted(set(params.allowed_token_ids or []))
+        if allowed and allowed[-1] >= self.native.vocabulary_size:
+            raise InvalidArgumentError(f"allowed_token_ids has {allowed[-1]}, which is no token id")
+        return allowed
+
+    def _bad_words(self, params: SamplingParams) -> List[List[int]]:
+        # Inside of a text and at its beginning words have other tokens.
+        forms = [form for word in params.bad_words or [] for form in (word, " " + word)]
+        return [ids for ids in (self.native.encode(form, False) for form in forms) if ids]
+
+    def _constrain(self, request: _kun.Request, prompt: Prompt, params: SamplingParams) -> None:
+        wanted = params.structured_outputs
+        if not isinstance(wanted, StructuredOutputsParams):
+            return
+        kind, texts = wanted.demand()
+        grammar = self.native.compile_grammar(
+            kind,
+            texts,
+            wanted.whitespace_pattern or "",
+            wanted.disable_any_whitespace,
+            wanted.disable_additional_properties,
+        )
+        thinks = (prompt.text or "").rstrip(" \t\r\n").endswith("<think>")
+        request.constrain(grammar, thinks)
 
     def chat_prompt(
         self,
@@ -195,6 +240,7 @@ def _open(options: LlmOptions) -> _kun.Llm:
     arguments = _kun.LlmArguments()
     arguments.model = options.model
     arguments.dtype = options.dtype
+    arguments.kv_cache_dtype = str(options.kv_cache_dtype)
     arguments.kernels = options.kernels or ""
     arguments.threads = options.threads
     arguments.tokenizer = options.tokenizer or ""
@@ -206,6 +252,8 @@ def _open(options: LlmOptions) -> _kun.Llm:
     arguments.max_num_seqs = options.max_num_seqs
     arguments.max_num_batched_tokens = options.max_num_batched_tokens
     arguments.enable_prefix_caching = options.enable_prefix_caching
+    if options.speculative_config:
+        arguments.speculative_config = _json(options.speculative_config, "speculative_config")
     # Loading takes moments for small models: a bar is for terminals.
     if not options.use_tqdm_on_load or sys.stderr is None or not sys.stderr.isatty():
         return _kun.open_llm(arguments, None)
@@ -250,6 +298,9 @@ class Collector:
         self._ids = ids
         self._choices = [_Choice(i) for i in range(params.n)]
         self._cached = 0
+        self._prompt_logprobs: Optional[PromptLogprobs] = None
+        if params.prompt_logprobs is not None:
+            self._prompt_logprobs = [None]  # nothing comes before the first token
         self._metrics = RequestMetrics(arrival_time=time.monotonic())
         self.finished = False
 
@@ -265,6 +316,8 @@ class Collector:
         """Raises what the request failed with."""
         if update.error is not None:
             raise update.error
+        if self._prompt_logprobs is not None:
+            self._prompt_logprobs += [self._row(row) for row in update.prompt_logprobs]
         choice = self._choices[update.choice]
         choice.text += update.text
         ids = update.token_ids
@@ -287,12 +340,13 @@ class Collector:
     def _add_logprobs(self, choice: _Choice, rows: Any) -> None:
         for row in rows:
             choice.cumulative += row[0][1]
-            choice.logprobs.append(
-                {
-                    token: Logprob(logprob, rank or None, self._core.token_text(token))
-                    for token, logprob, rank in row
-                }
-            )
+            choice.logprobs.append(self._row(row))
+
+    def _row(self, row: Any) -> Dict[int, Logprob]:
+        return {
+            token: Logprob(logprob, rank or None, self._core.token_text(token))
+            for token, logprob, rank in row
+        }
 
     def output(self, kind: RequestOutputKind = RequestOutputKind.CUMULATIVE) -> RequestOutput:
         """The result so far; with DELTA, what is new since the last one."""
@@ -303,6 +357,7 @@ class Collector:
             prompt_token_ids=self._ids,
             outputs=[self._completion(choice, is_delta) for choice in self._choices],
             finished=self.finished,
+            prompt_logprobs=self._prompt_logprobs,
             metrics=self._metrics,
             num_cached_tokens=self._cached,
         )
@@ -379,9 +434,9 @@ class Tokenizer:
 
 
 def refuse_pooling(what: str, instead: str) -> UnimplementedError:
-    """What encode() and its relatives raise: the engine gives no hidden states yet."""
+    """What classify() and reward() raise."""
     return UnimplementedError(
-        f"{what} is not supported: Kun's engine gives tokens, and no hidden states yet; {instead}"
+        f"{what} is not supported: the models generate and have no heads for it; {instead}"
     )
 
 

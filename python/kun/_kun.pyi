@@ -9,6 +9,7 @@ def kernel_names() -> List[str]: ...
 class LlmArguments:
     model: str
     dtype: str
+    kv_cache_dtype: str
     kernels: str
     threads: int
     tokenizer: str
@@ -20,7 +21,10 @@ class LlmArguments:
     max_num_batched_tokens: int
     waiting_max: int
     enable_prefix_caching: bool
+    speculative_config: str
     def __init__(self) -> None: ...
+
+class OutputGrammar: ...
 
 class Llm:
     @property
@@ -57,6 +61,14 @@ class Llm:
         add_generation_prompt: bool,
         chat_template: Optional[str],
     ) -> str: ...
+    def compile_grammar(
+        self,
+        kind: str,
+        texts: List[str],
+        whitespace: str,
+        compact: bool,
+        no_additional_properties: bool,
+    ) -> OutputGrammar: ...
     def generation_defaults(self) -> Dict[str, Any]: ...
     def stats(self) -> Dict[str, Any]: ...
     def close(self) -> None: ...
@@ -81,7 +93,10 @@ class Request:
     presence_penalty: float
     seed: int
     logprobs: int
+    prompt_logprobs: int
     logit_bias: List[Tuple[int, float]]
+    allowed_token_ids: List[int]
+    bad_words: List[List[int]]
     min_tokens: int
     stop: List[str]
     stop_token_ids: List[int]
@@ -89,6 +104,9 @@ class Request:
     skip_special_tokens: bool
     spaces_between_special_tokens: bool
     detokenize: bool
+    def beam_search(self, width: int, length_penalty: float) -> None: ...
+    def pool(self, pooling: str, dimensions: int, normalize: bool) -> None: ...
+    def constrain(self, grammar: OutputGrammar, after_thoughts: bool) -> None: ...
     def __init__(self) -> None: ...
 
 class ChoiceUpdate:
@@ -102,6 +120,10 @@ class ChoiceUpdate:
     def token_ids(self) -> List[int]: ...
     @property
     def logprobs(self) -> List[List[Tuple[int, float, int]]]: ...
+    @property
+    def pooled(self) -> List[float]: ...
+    @property
+    def prompt_logprobs(self) -> List[List[Tuple[int, float, int]]]: ...
     @property
     def finish_reason(self) -> Optional[str]: ...
     @property

@@ -19,6 +19,7 @@ class LlmOptions:
     tokenizer: Optional[str] = None
     chat_template: Optional[str] = None
     dtype: Any = "auto"
+    kv_cache_dtype: str = "auto"
     seed: Optional[int] = 0
     max_model_len: Union[None, int, str] = None
     kv_cache_memory_bytes: Optional[int] = None
@@ -29,6 +30,7 @@ class LlmOptions:
     enable_prefix_caching: bool = True
     generation_config: str = "auto"
     override_generation_config: Dict[str, Any] = field(default_factory=dict)
+    speculative_config: Optional[Dict[str, Any]] = None
     tensor_parallel_size: int = 1
     threads: int = 0
     kernels: Optional[str] = None
@@ -68,8 +70,8 @@ _NO_EFFECT: Dict[str, Tuple[Any, str]] = {
     "mm_processor_kwargs": (None, "Kun takes text only"),
     "allowed_local_media_path": ("", "Kun takes text only"),
     "disable_mm_preprocessor_cache": (False, "Kun takes text only"),
-    "structured_outputs_config": (None, "there are no structured outputs in Python yet"),
-    "guided_decoding_backend": ("auto", "there are no structured outputs in Python yet"),
+    "structured_outputs_config": (None, "there is one implementation of structured outputs"),
+    "guided_decoding_backend": ("auto", "there is one implementation of structured outputs"),
     "worker_cls": ("auto", "one process does all the work"),
     "attention_config": (None, "kernels= names Kun's kernel tables"),
     "collect_detailed_traces": (None, "Kun writes no traces here"),
@@ -81,7 +83,6 @@ _REFUSED: Dict[str, Tuple[Any, str]] = {
     "data_parallel_size": (1, "start one process for each replica"),
     "enable_expert_parallel": (False, "threads= sets how many cores one process uses"),
     "cpu_offload_gb": (0, "the weights are in main memory already"),
-    "kv_cache_dtype": ("auto", "the cache is float32 with dtype='float32', bfloat16 otherwise"),
     "revision": (None, "fetch that revision with `kun pull` and give its folder as model"),
     "code_revision": (None, "Kun never runs code of a checkpoint"),
     "tokenizer_revision": (None, "fetch it with `kun pull` and give its folder as tokenizer"),
@@ -89,16 +90,15 @@ _REFUSED: Dict[str, Tuple[Any, str]] = {
     "hf_config_path": (None, "edit the config.json of the model's folder"),
     "hf_overrides": (None, "edit the config.json of the model's folder"),
     "skip_tokenizer_init": (False, "give prompt_token_ids and detokenize=False"),
-    "runner": ("auto", "Kun generates; there are no pooling models yet"),
-    "convert": ("auto", "Kun generates; there are no pooling models yet"),
-    "task": ("auto", "Kun generates; there are no pooling models yet"),
-    "override_pooler_config": (None, "there are no pooling models yet"),
-    "pooler_config": (None, "there are no pooling models yet"),
+    "runner": ("auto", "every model generates and embeds; none classifies"),
+    "convert": ("auto", "every model generates and embeds; none classifies"),
+    "task": ("auto", "every model generates and embeds; none classifies"),
+    "override_pooler_config": (None, "give PoolingParams(pooling=...)"),
+    "pooler_config": (None, "give PoolingParams(pooling=...)"),
     "enable_lora": (False, "merge the adapter into the checkpoint"),
     "max_loras": (None, "merge the adapter into the checkpoint"),
     "max_lora_rank": (None, "merge the adapter into the checkpoint"),
-    "speculative_config": (None, "there is no speculative decoding yet"),
-    "speculative_model": (None, "there is no speculative decoding yet"),
+    "speculative_model": (None, "give speculative_config={'model': ...}"),
     "logits_processors": (None, "logit_bias and the penalties run in the engine"),
     "kv_transfer_config": (None, "the cache stays in its process"),
     "kv_events_config": (None, "the cache stays in its process"),
@@ -110,15 +110,14 @@ _REFUSED: Dict[str, Tuple[Any, str]] = {
 }
 
 _EQUIVALENT = {
-    "runner": ("auto", "generate"),
-    "task": ("auto", "generate"),
-    "convert": ("auto", "none"),
+    "runner": ("auto", "generate", "pooling"),
+    "task": ("auto", "generate", "embed"),
+    "convert": ("auto", "none", "embed"),
     "scheduling_policy": ("priority", "fcfs"),
     "load_format": ("auto", "gguf", "safetensors"),
     "tokenizer_mode": ("auto", "fast", "hf"),
     "device": ("cpu", "auto"),
     "distributed_executor_backend": ("mp", "uni"),
-    "kv_cache_dtype": ("auto",),
 }
 
 _DTYPES = {

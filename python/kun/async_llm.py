@@ -9,11 +9,18 @@ import weakref
 from typing import Any, AsyncGenerator, Dict, List, Optional, Tuple, Union
 
 from . import _kun
-from ._core import Collector, Core, Tokenizer, refuse_lora, refuse_pooling
+from ._core import Collector, Core, Tokenizer, refuse_lora
 from ._options import read_options
 from .errors import CancelledError, InvalidArgumentError
 from .inputs import ChatMessage, Prompt, PromptType, read_prompt
 from .outputs import RequestOutput
+from .pooling import (
+    PoolingCollector,
+    PoolingOutput,
+    PoolingParams,
+    PoolingRequestOutput,
+    read_pooling_params,
+)
 from .sampling_params import RequestOutputKind, SamplingParams
 
 # Above this a text is tokenized in a thread of its own, so that the event loop goes on.
@@ -179,10 +186,35 @@ class AsyncLLM:
             if number is not None:
                 self._pump.abort(number)
 
-    async def encode(self, *args: Any, **kwargs: Any) -> None:
-        """vLLM's pooling; token ids are get_tokenizer().encode(text)."""
-        del args, kwargs
-        raise refuse_pooling("encode()", "token ids are get_tokenizer().encode(text)")
+    async def encode(
+        self,
+        prompt: PromptType,
+        pooling_params: Optional[PoolingParams] = None,
+        request_id: Optional[str] = None,
+        *,
+        lora_request: Any = None,
+    ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
+        """The hidden state of a prompt as one vector, in the one result there is."""
+        refuse_lora(lora_request)
+        params = read_pooling_params(pooling_params, {})
+        read = read_prompt(prompt)
+        ids = self._core.tokenize(read, params, "the prompt")
+        name = request_id if request_id is not None else f"request-{next(self._ids)}"
+        if name in self._numbers:
+            raise InvalidArgumentError(f"the request id {name!r} is in use")
+        collector = PoolingCollector(name, ids)
+        reader = _Reader()
+        number = self._pump.add(self._core.pooling_request(read, ids, params), True, reader)
+        self._numbers[name] = number
+        try:
+            while not collector.finished:
+                for update in await reader.updates():
+                    collector.add(update)
+            yield collector.output()
+        finally:
+            self._pump.cancel(number)
+            if self._numbers.get(name) == number:
+                del self._numbers[name]
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""

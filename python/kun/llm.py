@@ -9,9 +9,22 @@ from . import _kun
 from ._core import Collector, Core, Tokenizer, refuse_lora, refuse_pooling
 from ._options import read_options
 from ._progress import UseTqdm, progress_bar
+from .beam_search import BeamSearchOutput, BeamSearchParams, beam_output
 from .errors import InvalidArgumentError
 from .inputs import ChatMessage, Prompt, PromptType, read_prompts
 from .outputs import RequestOutput
+from .pooling import (
+    EmbeddingOutput,
+    PoolingCollector,
+    PoolingOutput,
+    PoolingParams,
+    PoolingRequestOutput,
+    ScoringOutput,
+    cosine,
+    pairs_of,
+    prompt_of,
+    read_pooling_params,
+)
 from .sampling_params import RequestOutputKind, SamplingParams
 
 # How long a wait may last before Python looks for signals: Ctrl-C is answered within this time.
@@ -27,6 +40,8 @@ class LLM:
         chat_template: File with another chat template.
         dtype: "auto" (fast: quantized arithmetic where that helps, bfloat16 cache), "bfloat16" (the
             same) or "float32" (exact).
+        kv_cache_dtype: What the KV cache holds: "auto" (as dtype says), "bfloat16", "float32", or
+            "int8" (half of bfloat16, with a scale for every head of a token).
         seed: What the seeds of requests without one are drawn from; None is chance.
         max_model_len: The longest context: 4096, "32k", "32K"; None is the model's own.
         kv_cache_memory_bytes: Size of the KV cache; None is half of the free memory, and never more
@@ -37,6 +52,8 @@ class LLM:
         enable_prefix_caching: Reuse the cache of prompts that begin alike.
         generation_config: Where sampling defaults come from: "auto" (the model), "vllm" (neutral).
         override_generation_config: Sampling defaults that go before those.
+        speculative_config: As `kun serve --speculative-config` takes it, as a dict:
+            {"method": "ngram", "num_speculative_tokens": 4} or {"model": ..., ...}.
         threads: Compute threads; 0 is one for each core this process may use.
         kernels: A kernel table by name; None is the best of this machine.
         tensor_parallel_size: 1.
@@ -140,36 +157,149 @@ class LLM:
         """What generate() uses when it is given none: the model makers' recommendation."""
         return self._core.default_params()
 
-    def encode(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """vLLM's pooling; token ids are get_tokenizer().encode(text)."""
-        del args, kwargs
-        raise refuse_pooling("encode()", "token ids are get_tokenizer().encode(text)")
+    def encode(
+        self,
+        prompts: Union[PromptType, Sequence[PromptType]],
+        pooling_params: Union[None, PoolingParams, Sequence[PoolingParams]] = None,
+        *,
+        use_tqdm: UseTqdm = True,
+        lora_request: Any = None,
+        truncate_prompt_tokens: Optional[int] = None,
+        pooling_task: Optional[str] = None,
+    ) -> List[PoolingRequestOutput[PoolingOutput]]:
+        """Reads prompts and gives the hidden state of each as one vector; vLLM's name for that.
+        Token ids of a text are get_tokenizer().encode(text).
 
-    def embed(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Embeddings; refused, see encode()."""
-        del args, kwargs
-        raise refuse_pooling("embed()", "use an embedding model elsewhere")
+        Args:
+            prompts: As for generate().
+            pooling_params: For all prompts, or one for each: which state, and how it is scaled.
+            use_tqdm: As for generate().
+            truncate_prompt_tokens: As in PoolingParams.
+            pooling_task: "embed", the only one.
+        """
+        refuse_lora(lora_request)
+        read = read_prompts(prompts)
+        given = pooling_params if isinstance(pooling_params, (list, tuple)) else [pooling_params]
+        if len(given) == 1:
+            given = list(given) * len(read)
+        if len(given) != len(read):
+            raise InvalidArgumentError(
+                f"there are {len(read)} prompts and {len(given)} pooling_params: give one for all, "
+                "or one for each"
+            )
+        options = {"truncate_prompt_tokens": truncate_prompt_tokens, "task": pooling_task}
+        return self._pool(read, [read_pooling_params(one, options) for one in given], use_tqdm)
+
+    def embed(
+        self,
+        prompts: Union[PromptType, Sequence[PromptType]],
+        *,
+        use_tqdm: UseTqdm = True,
+        pooling_params: Union[None, PoolingParams, Sequence[PoolingParams]] = None,
+        lora_request: Any = None,
+        truncate_prompt_tokens: Optional[int] = None,
+    ) -> List[PoolingRequestOutput[EmbeddingOutput]]:
+        """The embedding of every prompt; arguments as for encode()."""
+        outputs = self.encode(
+            prompts,
+            pooling_params,
+            use_tqdm=use_tqdm,
+            lora_request=lora_request,
+            truncate_prompt_tokens=truncate_prompt_tokens,
+        )
+        return [
+            PoolingRequestOutput(
+                output.request_id,
+                EmbeddingOutput(output.outputs.data),
+                output.prompt_token_ids,
+                True,
+                output.num_cached_tokens,
+            )
+            for output in outputs
+        ]
+
+    def score(
+        self,
+        data_1: Union[str, List[str]],
+        data_2: Union[str, List[str]],
+        *,
+        use_tqdm: UseTqdm = True,
+        pooling_params: Optional[PoolingParams] = None,
+        lora_request: Any = None,
+        truncate_prompt_tokens: Optional[int] = None,
+    ) -> List[PoolingRequestOutput[ScoringOutput]]:
+        """How alike texts are: the cosine of their embeddings. One text is compared with each of
+        the others, or as many with as many."""
+        refuse_lora(lora_request)
+        pairs = pairs_of(data_1, data_2)
+        prompts = [
+            prompt_of(text, f"text_{i + 1}") for pair in pairs for i, text in enumerate(pair)
+        ]
+        options = {"truncate_prompt_tokens": truncate_prompt_tokens, "normalize": True}
+        params = [read_pooling_params(pooling_params, options)] * len(prompts)
+        outputs = self._pool(prompts, params, use_tqdm)
+        return [
+            PoolingRequestOutput(
+                left.request_id,
+                ScoringOutput(cosine(left.outputs.data, right.outputs.data)),
+                left.prompt_token_ids + right.prompt_token_ids,
+                True,
+                left.num_cached_tokens + right.num_cached_tokens,
+            )
+            for left, right in zip(outputs[::2], outputs[1::2])
+        ]
 
     def classify(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Classification; refused, see encode()."""
+        """Classification; refused: the models have no heads for it."""
         del args, kwargs
         raise refuse_pooling("classify()", "ask for one token and its logprobs with generate()")
 
     def reward(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Reward models; refused, see encode()."""
+        """Reward models; refused: the models have no heads for it."""
         del args, kwargs
         raise refuse_pooling("reward()", "ask for one token and its logprobs with generate()")
 
-    def score(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Similarity scores; refused, see encode()."""
-        del args, kwargs
-        raise refuse_pooling("score()", "ask for one token and its logprobs with generate()")
+    def beam_search(
+        self,
+        prompts: Union[PromptType, Sequence[PromptType]],
+        params: BeamSearchParams,
+        lora_request: Any = None,
+        use_tqdm: UseTqdm = False,
+        concurrency_limit: Optional[int] = None,
+    ) -> List[BeamSearchOutput]:
+        """The likeliest continuations of every prompt, best first.
 
-    def beam_search(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Beam search; refused."""
-        del args, kwargs
-        SamplingParams(use_beam_search=True)  # raises
-        raise AssertionError
+        Args:
+            prompts: As for generate().
+            params: How wide and how far to search.
+            use_tqdm: As for generate().
+            concurrency_limit: Without effect: the engine decides how many run at once.
+        """
+        refuse_lora(lora_request)
+        del concurrency_limit
+        core = self._core
+        core.native.check_usable()
+        read = read_prompts(prompts)
+        own = params.sampling_params()
+        collectors: List[Collector] = []
+        requests: List[Any] = []
+        for prompt in read:
+            ids = core.tokenize(prompt, own, "the prompt")
+            request = core.request(prompt, ids, own)
+            request.beam_search(params.beam_width, params.length_penalty)
+            requests.append(request)
+            collectors.append(Collector(core, str(self._next_id), prompt, ids, own))
+            self._next_id += 1
+        bar = progress_bar(use_tqdm, len(read), "Beam search")
+        try:
+            _compute(core, requests, [own] * len(read), collectors, bar)
+        finally:
+            bar.close()
+        outputs = [collector.output(RequestOutputKind.FINAL_ONLY) for collector in collectors]
+        return [
+            beam_output(output, output.prompt or core.native.decode(output.prompt_token_ids, True))
+            for output in outputs
+        ]
 
     def stats(self) -> Dict[str, Any]:
         """Figures of the engine since it was opened: tokens, steps, cache hits."""
@@ -190,6 +320,25 @@ class LLM:
 
     def __exit__(self, *exception: Any) -> None:
         self.close()
+
+    def _pool(
+        self, prompts: List[Prompt], params: List[PoolingParams], use_tqdm: UseTqdm
+    ) -> List[PoolingRequestOutput[PoolingOutput]]:
+        core = self._core
+        core.native.check_usable()
+        collectors: List[PoolingCollector] = []
+        requests: List[Any] = []
+        for i, (prompt, own) in enumerate(zip(prompts, params)):
+            ids = core.tokenize(prompt, own, "the prompt" if len(prompts) == 1 else f"prompts[{i}]")
+            requests.append(core.pooling_request(prompt, ids, own))
+            collectors.append(PoolingCollector(str(self._next_id), ids))
+            self._next_id += 1
+        bar = progress_bar(use_tqdm, len(prompts), "Processed prompts")
+        try:
+            _compute(core, requests, [SamplingParams()] * len(prompts), collectors, bar)
+        finally:
+            bar.close()
+        return [collector.output() for collector in collectors]
 
     def _run(
         self,
@@ -242,7 +391,7 @@ def _one_each(
 
 
 def _compute(core: Core, requests: List[Any], params: List[SamplingParams],
-             collectors: List[Collector], bar: Any) -> None:
+             collectors: Sequence[Union[Collector, PoolingCollector]], bar: Any) -> None:
     """Runs the requests; when it is left by an exception, they are cancelled."""
     # Enough that the engine never lacks work; the rest need not stand in its line.
     running_max = 2 * core.options.max_num_seqs

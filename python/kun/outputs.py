@@ -20,6 +20,7 @@ class Logprob:
 
 
 SampleLogprobs = List[Dict[int, Logprob]]
+PromptLogprobs = List[Optional[Dict[int, Logprob]]]  # None for the first token
 
 
 @dataclass
@@ -67,7 +68,7 @@ class RequestOutput:
     prompt_token_ids: List[int]
     outputs: List[CompletionOutput]
     finished: bool
-    prompt_logprobs: None = None
+    prompt_logprobs: Optional[PromptLogprobs] = None
     metrics: Optional[RequestMetrics] = None
     lora_request: None = None
     num_cached_tokens: int = 0

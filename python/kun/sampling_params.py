@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Union
 
 from .errors import InvalidArgumentError, UnimplementedError
+from .structured_outputs import StructuredOutputsParams, read_structured_outputs
 
 
 class RequestOutputKind(enum.Enum):
@@ -22,14 +23,9 @@ class RequestOutputKind(enum.Enum):
 # Fields that are refused, with what to do instead.
 _UNSUPPORTED = {
     "best_of": "generate n continuations and keep those of the highest cumulative_logprob",
-    "use_beam_search": "use n > 1 with a temperature",
-    "length_penalty": "it belongs to beam search, which Kun does not have in Python yet",
-    "early_stopping": "it belongs to beam search, which Kun does not have in Python yet",
-    "prompt_logprobs": "`kun serve` and `kun run-batch` have it; Python has not yet",
-    "bad_words": "`kun serve` and `kun run-batch` have it; here, logit_bias of -100 is close to it",
-    "allowed_token_ids": "`kun serve` and `kun run-batch` have it; Python has not yet",
-    "structured_outputs": "`kun serve` and `kun run-batch` have it; Python has not yet",
-    "guided_decoding": "`kun serve` and `kun run-batch` have structured_outputs",
+    "use_beam_search": "call LLM.beam_search()",
+    "length_penalty": "it belongs to LLM.beam_search()",
+    "early_stopping": "it belongs to LLM.beam_search()",
     "logits_processors": "logit_bias and the penalties run in the engine",
     "logprob_token_ids": "logprobs gives the likeliest tokens of each position",
     "flat_logprobs": "logprobs come as one dict for each position",
@@ -77,6 +73,13 @@ class SamplingParams:
         include_stop_str_in_output: Let the text end with what stopped it.
         output_kind: What each result of a stream holds; generate() gives the final one anyway.
         logit_bias: Token id to what is added to its logit, in [-100, 100].
+        prompt_logprobs: For each token of the prompt but the first its log probability, and those
+            of this many of the likeliest. None: none at all.
+        allowed_token_ids: No other tokens are sampled.
+        bad_words: Words that the output does not have.
+        structured_outputs: What the output must look like: a StructuredOutputsParams, or its dict.
+            Where the prompt ends in <think>, thoughts are free until </think>.
+        guided_decoding: vLLM's older name of structured_outputs.
         skip_reading_prefix_cache: Compute the whole prompt anew.
 
     The remaining fields of vLLM are refused with UnimplementedError, which says what to use
@@ -109,8 +112,8 @@ class SamplingParams:
     logit_bias: Optional[Dict[int, float]] = None
     allowed_token_ids: Optional[List[int]] = None
     skip_reading_prefix_cache: Optional[bool] = None
-    structured_outputs: Any = None
-    guided_decoding: Any = None
+    structured_outputs: Union[None, StructuredOutputsParams, Dict[str, Any]] = None
+    guided_decoding: Union[None, StructuredOutputsParams, Dict[str, Any]] = None
     logits_processors: Optional[List[Callable[..., Any]]] = None
     logprob_token_ids: Optional[List[int]] = None
     flat_logprobs: bool = False
@@ -132,6 +135,13 @@ class SamplingParams:
         self._refuse_unsupported()
         self._check_numbers()
         self._check_stops()
+        self._check_token_limits()
+        if self.structured_outputs is not None and self.guided_decoding is not None:
+            raise InvalidArgumentError("give structured_outputs or guided_decoding, not both")
+        self.structured_outputs = read_structured_outputs(
+            self.structured_outputs, "structured_outputs"
+        ) or read_structured_outputs(self.guided_decoding, "guided_decoding")
+        self.guided_decoding = None
 
     def _refuse_unsupported(self) -> None:
         for name, instead in _UNSUPPORTED.items():
@@ -176,6 +186,7 @@ class SamplingParams:
         integer("max_tokens", 1, optional=True)
         integer("min_tokens", 0)
         integer("logprobs", 0, optional=True)
+        integer("prompt_logprobs", 0, optional=True)
         integer("truncate_prompt_tokens", -1, optional=True)
         integer("seed", -(2**63), 2**64 - 1, optional=True)
         _check(self.truncate_prompt_tokens != 0, "truncate_prompt_tokens must not be 0")
@@ -201,6 +212,27 @@ class SamplingParams:
             "stop_token_ids must be a list of token ids",
         )
         _check(self.detokenize or not stops, "stop needs detokenize, or its text is never seen")
+
+    def _check_token_limits(self) -> None:
+        allowed = self.allowed_token_ids
+        _check(
+            allowed is None
+            or (
+                isinstance(allowed, (list, tuple))
+                and len(allowed) > 0
+                and all(_is_integer(token) and 0 <= token < 2**31 for token in allowed)
+            ),
+            "allowed_token_ids must be a list of token ids that is not empty",
+        )
+        words = self.bad_words
+        _check(
+            words is None
+            or (
+                isinstance(words, (list, tuple))
+                and all(isinstance(word, str) and word for word in words)
+            ),
+            "bad_words must be a list of words that are not empty",
+        )
 
     def clone(self) -> "SamplingParams":
         """A copy that shares nothing with this one."""

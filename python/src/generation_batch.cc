@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/embedding.h"
+
 namespace kun {
 
 struct GenerationBatch::Choice {
@@ -142,6 +144,11 @@ bool GenerationBatch::take(Generation& generation, StreamEvent event, ChoiceUpda
     update.finish = FinishReason::kAbort;
     update.status = cancelled("the generation was cancelled because its LLM was closed");
     return true;
+  }
+  update.prompt_scores = std::move(event.prompt_scores);
+  if (!event.pooled.empty()) {
+    update.embedding = make_embedding(std::move(event.pooled), generation.options.dimensions,
+                                      generation.options.normalize);
   }
   Choice& choice = generation.choices[event.choice];
   if (choice.ended) return false;

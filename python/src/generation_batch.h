@@ -26,7 +26,9 @@ struct OutputOptions {
   bool include_stop = false;          // the stop string or token is part of the text
   bool skip_special_tokens = true;
   bool spaces_between_special_tokens = true;
-  bool detokenize = true;  // false: no text, and no stop strings
+  bool detokenize = true;      // false: no text, and no stop strings
+  std::size_t dimensions = 0;  // of a pooled hidden state; 0: all
+  bool normalize = true;       // a pooled hidden state is scaled to length 1
 };
 
 // What is new of one choice.
@@ -35,6 +37,8 @@ struct ChoiceUpdate {
   std::uint32_t choice = 0;
   std::string text;
   std::vector<SampledToken> tokens;
+  std::vector<SampledToken> prompt_scores;  // of the next prompt tokens, from the second on
+  std::vector<float> embedding;             // of a request that pools
   std::optional<FinishReason> finish;
   std::optional<Token> stop_token;         // of the request's own, if one ended it
   std::optional<std::string> stop_string;  // what ended it, if a string did

@@ -12,7 +12,10 @@ LocalLlm::LocalLlm() : process_(::getpid()) {}
 LocalLlm::~LocalLlm() {
   close();
   // The threads of a device cannot be joined by a child that does not have them.
-  if (::getpid() != process_) static_cast<void>(device_.release());
+  if (::getpid() != process_) {
+    static_cast<void>(device_.release());
+    static_cast<void>(grammars_.release());
+  }
 }
 
 Result<std::shared_ptr<LocalLlm>> LocalLlm::open(const LocalLlmOptions& options) {
@@ -21,14 +24,19 @@ Result<std::shared_ptr<LocalLlm>> LocalLlm::open(const LocalLlmOptions& options)
   device.thread_count = options.thread_count;
   device.kernels = options.kernels;
   device.compute = options.compute;
+  device.cache = options.cache;
   ASSIGN_OR_RETURN(llm->device_, open_cpu_device(device));
-  ASSIGN_OR_RETURN(llm->bundle_, load_bundle(options.model, *llm->device_, options.bundle));
+  BundleOptions bundle = options.bundle;
+  bundle.next_token_module = needs_next_token_module(options.speculative_config);
+  ASSIGN_OR_RETURN(llm->bundle_, load_bundle(options.model, *llm->device_, bundle));
   if (llm->bundle_->tokenizer == nullptr) {
     return invalid_argument(
         fmt::format("{} comes without a tokenizer; give tokenizer=", options.model));
   }
-  ASSIGN_OR_RETURN(EngineSetup setup,
-                   make_engine(*llm->bundle_, llm->device_->ops(), options.engine));
+  EngineSettings settings = options.engine;
+  ASSIGN_OR_RETURN(settings.speculator,
+                   load_speculator(options.speculative_config, *llm->bundle_, *llm->device_));
+  ASSIGN_OR_RETURN(EngineSetup setup, make_engine(*llm->bundle_, llm->device_->ops(), settings));
   llm->device_description_ = llm->device_->description();
   llm->context_length_ = setup.context_length;
   llm->kv_cache_bytes_ = setup.kv_cache_bytes;
@@ -54,6 +62,23 @@ Result<std::shared_ptr<TokenStream>> LocalLlm::generate(GenerateRequest request)
   const std::lock_guard lock(mutex_);
   if (engine_ == nullptr) return unavailable("this LLM is closed");
   return engine_->generate(std::move(request));
+}
+
+Result<std::shared_ptr<const Grammar>> LocalLlm::compile(GrammarSource source) const {
+  RETURN_IF_ERROR(usable());
+  GrammarCompiler* compiler = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (grammars_ == nullptr) grammars_ = std::make_unique<GrammarCompiler>(tokenizer());
+    compiler = grammars_.get();
+  }
+  return compiler->compile_now(std::move(source));
+}
+
+std::shared_ptr<const EndMark> LocalLlm::thoughts_end() const {
+  const std::lock_guard lock(mutex_);
+  if (thoughts_end_ == nullptr) thoughts_end_ = make_end_mark("</think>", tokenizer());
+  return thoughts_end_;
 }
 
 Result<EngineStats> LocalLlm::stats() const {

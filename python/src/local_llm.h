@@ -7,12 +7,15 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
 #include "device/device.h"
 #include "runtime/engine_setup.h"
 #include "runtime/model_bundle.h"
+#include "text/constrain_after.h"
+#include "text/grammar_compiler.h"
 
 namespace kun {
 
@@ -21,8 +24,10 @@ struct LocalLlmOptions {
   std::string kernels;  // empty: the best of this machine
   int thread_count = 0;
   ComputeType compute = ComputeType::kBFloat16;
+  std::optional<DType> cache;  // empty: as `compute` says
   BundleOptions bundle;
   EngineSettings engine;
+  std::string speculative_config;  // JSON; empty: no speculation
 };
 
 // Thread-safe once opened.
@@ -41,6 +46,9 @@ class LocalLlm {
   // kUnavailable after close(), and in a process that has this object from its parent.
   Status usable() const;
   Result<std::shared_ptr<TokenStream>> generate(GenerateRequest request) const;
+  // Waits for it; the compiler keeps what was compiled last.
+  Result<std::shared_ptr<const Grammar>> compile(GrammarSource source) const;
+  std::shared_ptr<const EndMark> thoughts_end() const;  // "</think>" in this vocabulary
   Result<EngineStats> stats() const;
   bool healthy() const;
 
@@ -58,7 +66,9 @@ class LocalLlm {
   std::int64_t kv_cache_bytes_ = 0;
   std::int64_t kv_token_capacity_ = 0;
   mutable std::mutex mutex_;
-  std::unique_ptr<Engine> engine_;  // null once closed
+  std::unique_ptr<Engine> engine_;                       // null once closed
+  mutable std::shared_ptr<const EndMark> thoughts_end_;  // made when first asked for
+  mutable std::unique_ptr<GrammarCompiler> grammars_;    // made for the first grammar
 };
 
 }  // namespace kun

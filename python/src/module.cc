@@ -1,48 +1,26 @@
-// The extension module kun._kun: LocalLlm and GenerationBatch as Python sees them. It is as thin as
-// it can be; what users call is Python code over it, in python/kun. This file throws, because that
-// is how nanobind raises a Python exception; nothing of that leaves it. Every call that may wait
-// gives up the GIL.
+// The extension module kun._kun: LocalLlm as Python sees it; batch_bindings.cc has what runs on it.
+// It is as thin as it can be; what users call is Python code over it, in python/kun. Every call
+// that may wait gives up the GIL.
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
-#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <variant>
 
 #include "backends/cpu/cpu_device.h"
 #include "base/log.h"
-#include "generation_batch.h"
-#include "local_llm.h"
+#include "bindings.h"
+#include "runtime/cache_dtype.h"
 #include "text/utf8.h"
 
 namespace nb = nanobind;
 
 namespace kun {
 namespace {
-
-// As an exception of kun.errors.
-[[noreturn]] void raise(const Status& status) {
-  const nb::object error = nb::module_::import_("kun.errors")
-                               .attr("from_status")(code_name(status.code()), status.message());
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
-  throw nb::python_error();
-}
-
-void check(const Status& status) {
-  if (!status.ok()) raise(status);
-}
-
-template <class T>
-T value_of(Result<T> result) {
-  if (!result) raise(result.error());
-  return *std::move(result);
-}
 
 // Tells Python how far loading has got. An exception of the callback, KeyboardInterrupt among them,
 // cannot stop the loading; it is kept and raised when that has ended.
@@ -76,31 +54,6 @@ class ProgressReport {
   std::optional<nb::python_error> error_;
 };
 
-// An open model, until it is closed.
-class Llm {
- public:
-  explicit Llm(std::shared_ptr<LocalLlm> llm) : llm_(std::move(llm)) {}
-
-  ~Llm() { close(); }
-
-  std::shared_ptr<LocalLlm> get() const {
-    if (llm_ == nullptr) raise(unavailable("this LLM is closed"));
-    return llm_;
-  }
-
-  void close() {
-    std::shared_ptr<LocalLlm> llm = std::move(llm_);
-    const nb::gil_scoped_release no_gil;
-    if (llm != nullptr) llm->close();
-    llm.reset();
-  }
-
-  bool closed() const { return llm_ == nullptr; }
-
- private:
-  std::shared_ptr<LocalLlm> llm_;
-};
-
 ComputeType compute_type(const std::string& dtype) {
   if (dtype == "float32") return ComputeType::kFloat32;
   if (dtype == "auto" || dtype == "bfloat16") return ComputeType::kBFloat16;
@@ -110,6 +63,7 @@ ComputeType compute_type(const std::string& dtype) {
 struct LlmArguments {
   std::string model;
   std::string dtype = "auto";
+  std::string kv_cache_dtype = "auto";
   std::string kernels;
   int threads = 0;
   std::string tokenizer;
@@ -121,6 +75,7 @@ struct LlmArguments {
   int max_num_batched_tokens = 2048;
   int waiting_max = 1 << 20;
   bool enable_prefix_caching = true;
+  std::string speculative_config;
 };
 
 std::unique_ptr<Llm> open_llm(const LlmArguments& given, nb::object progress) {
@@ -129,6 +84,7 @@ std::unique_ptr<Llm> open_llm(const LlmArguments& given, nb::object progress) {
   options.kernels = given.kernels;
   options.thread_count = given.threads;
   options.compute = compute_type(given.dtype);
+  options.cache = value_of(parse_cache_dtype(given.kv_cache_dtype));
   options.bundle.tokenizer_path = given.tokenizer;
   options.bundle.chat_template_path = given.chat_template;
   options.engine.context_length_max = given.max_model_len;
@@ -138,6 +94,7 @@ std::unique_ptr<Llm> open_llm(const LlmArguments& given, nb::object progress) {
   options.engine.tokens_per_step_max = given.max_num_batched_tokens;
   options.engine.sequences_waiting_max = given.waiting_max;
   options.engine.prefix_caching = given.enable_prefix_caching;
+  options.speculative_config = given.speculative_config;
   ProgressReport report(std::move(progress));
   options.bundle.progress = report.function();
   const auto open = [&options] {
@@ -202,6 +159,22 @@ nb::dict generation_defaults(const Llm& llm) {
   return values;
 }
 
+// `kind`: json (texts: the schema), regex, choice (texts: all of them), grammar or structural_tag.
+OutputGrammar compile_grammar(const Llm& llm, std::string_view kind,
+                              const std::vector<std::string>& texts, const std::string& whitespace,
+                              bool compact, bool no_additional_properties) {
+  const std::shared_ptr<LocalLlm> local = llm.get();
+  GrammarSource source = value_of(grammar_source(kind, texts));
+  source.whitespace = whitespace;
+  source.compact = compact;
+  source.no_additional_properties = no_additional_properties;
+  const auto compile = [&] {
+    const nb::gil_scoped_release no_gil;
+    return local->compile(std::move(source));
+  };
+  return {value_of(compile())};
+}
+
 nb::dict stats(const Llm& llm) {
   const EngineStats stats = value_of(llm.get()->stats());
   nb::dict values;
@@ -215,155 +188,9 @@ nb::dict stats(const Llm& llm) {
   values["prefix_hit_token_count"] = stats.prefix_hit_token_count;
   values["preemption_count"] = stats.preemption_count;
   values["step_count"] = stats.step_count;
+  values["draft_token_count"] = stats.draft_token_count;
+  values["accepted_token_count"] = stats.accepted_token_count;
   return values;
-}
-
-// Both halves of a request, as Python fills them in.
-struct Request {
-  GenerateRequest generate;
-  OutputOptions output;
-};
-
-// A GenerationBatch with what turns its updates into Python values.
-class Batch {
- public:
-  explicit Batch(const Llm& llm)
-      : llm_(llm.get()), batch_(std::make_unique<GenerationBatch>(llm_)) {}
-
-  ~Batch() {
-    const nb::gil_scoped_release no_gil;
-    batch_.reset();
-    llm_.reset();
-  }
-
-  std::uint64_t add(Request request, bool model_end_tokens) {
-    if (model_end_tokens) {
-      const std::vector<Token>& own = llm_->bundle().end_tokens;
-      std::vector<Token>& ends = request.generate.end_tokens;
-      ends.insert(ends.end(), own.begin(), own.end());
-    }
-    request.generate.ignore_end_tokens = request.generate.end_tokens.empty();
-    request.generate.sampling.end_tokens = request.generate.end_tokens;
-    return value_of(batch_->add(std::move(request.generate), std::move(request.output)));
-  }
-
-  std::vector<ChoiceUpdate> wait(double seconds) {
-    const auto timeout = std::chrono::milliseconds(
-        static_cast<std::int64_t>(std::clamp(seconds, 0.0, 3600.0) * 1e3));
-    const nb::gil_scoped_release no_gil;
-    return batch_->wait(timeout);
-  }
-
-  void cancel(std::uint64_t request) { batch_->cancel(request); }
-  void cancel_all() { batch_->cancel_all(); }
-  void wake() { batch_->wake(); }
-  std::size_t open_count() const { return batch_->open_count(); }
-
- private:
-  std::shared_ptr<LocalLlm> llm_;
-  std::unique_ptr<GenerationBatch> batch_;
-};
-
-std::vector<Token> token_ids(const ChoiceUpdate& update) {
-  std::vector<Token> ids;
-  ids.reserve(update.tokens.size());
-  for (const SampledToken& token : update.tokens) ids.push_back(token.token);
-  return ids;
-}
-
-// For each token the chosen one first, then the likeliest: (id, logprob, rank), the rank 0 where it
-// is not among those that were asked for.
-nb::list logprobs(const ChoiceUpdate& update) {
-  nb::list rows;
-  for (const SampledToken& token : update.tokens) {
-    nb::list row;
-    std::size_t rank = 0;
-    for (std::size_t i = 0; i < token.top.size() && rank == 0; ++i) {
-      if (token.top[i].token == token.token) rank = i + 1;
-    }
-    row.append(nb::make_tuple(token.token, token.logprob, rank));
-    for (std::size_t i = 0; i < token.top.size(); ++i) {
-      row.append(nb::make_tuple(token.top[i].token, token.top[i].logprob, i + 1));
-    }
-    rows.append(row);
-  }
-  return rows;
-}
-
-std::optional<std::string_view> finish_reason(const ChoiceUpdate& update) {
-  if (!update.finish) return std::nullopt;
-  switch (*update.finish) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kAbort: return "abort";
-    case FinishReason::kError: return "error";
-  }
-  return "error";
-}
-
-std::optional<std::variant<Token, std::string>> stop_reason(const ChoiceUpdate& update) {
-  if (update.stop_string) return *update.stop_string;
-  if (update.stop_token) return *update.stop_token;
-  return std::nullopt;
-}
-
-nb::object error_of(const ChoiceUpdate& update) {
-  if (update.status.ok()) return nb::none();
-  return nb::module_::import_("kun.errors")
-      .attr("from_status")(code_name(update.status.code()), update.status.message());
-}
-
-// A property that is a member of the request's sampling parameters, or of one of its halves.
-template <class Owner, class T>
-void sampling_field(nb::class_<Request>& bound, const char* name, T Owner::*member) {
-  bound.def_prop_rw(
-      name, [member](const Request& request) { return request.generate.sampling.*member; },
-      [member](Request& request, T value) {
-        request.generate.sampling.*member = std::move(value);
-      });
-}
-
-template <class T>
-void generate_field(nb::class_<Request>& bound, const char* name, T GenerateRequest::*member) {
-  bound.def_prop_rw(
-      name, [member](const Request& request) { return request.generate.*member; },
-      [member](Request& request, T value) { request.generate.*member = std::move(value); });
-}
-
-template <class T>
-void output_field(nb::class_<Request>& bound, const char* name, T OutputOptions::*member) {
-  bound.def_prop_rw(
-      name, [member](const Request& request) { return request.output.*member; },
-      [member](Request& request, T value) { request.output.*member = std::move(value); });
-}
-
-void bind_request(nb::module_& module) {
-  nb::class_<Request> bound(module, "Request");
-  bound.def(nb::init<>());
-  generate_field(bound, "prompt", &GenerateRequest::prompt);
-  generate_field(bound, "max_tokens", &GenerateRequest::output_count_max);
-  generate_field(bound, "n", &GenerateRequest::choice_count);
-  generate_field(bound, "end_tokens", &GenerateRequest::end_tokens);
-  generate_field(bound, "priority", &GenerateRequest::priority);
-  generate_field(bound, "cache_salt", &GenerateRequest::cache_salt);
-  sampling_field(bound, "temperature", &SamplingParams::temperature);
-  sampling_field(bound, "top_k", &SamplingParams::top_k);
-  sampling_field(bound, "top_p", &SamplingParams::top_p);
-  sampling_field(bound, "min_p", &SamplingParams::min_p);
-  sampling_field(bound, "repetition_penalty", &SamplingParams::repetition_penalty);
-  sampling_field(bound, "frequency_penalty", &SamplingParams::frequency_penalty);
-  sampling_field(bound, "presence_penalty", &SamplingParams::presence_penalty);
-  sampling_field(bound, "seed", &SamplingParams::seed);
-  sampling_field(bound, "logprobs", &SamplingParams::logprob_count);
-  sampling_field(bound, "logit_bias", &SamplingParams::logit_bias);
-  sampling_field(bound, "min_tokens", &SamplingParams::output_count_min);
-  output_field(bound, "stop", &OutputOptions::stop);
-  output_field(bound, "stop_token_ids", &OutputOptions::stop_token_ids);
-  output_field(bound, "include_stop", &OutputOptions::include_stop);
-  output_field(bound, "skip_special_tokens", &OutputOptions::skip_special_tokens);
-  output_field(bound, "spaces_between_special_tokens",
-               &OutputOptions::spaces_between_special_tokens);
-  output_field(bound, "detokenize", &OutputOptions::detokenize);
 }
 
 void bind_llm_arguments(nb::module_& module) {
@@ -371,6 +198,7 @@ void bind_llm_arguments(nb::module_& module) {
       .def(nb::init<>())
       .def_rw("model", &LlmArguments::model)
       .def_rw("dtype", &LlmArguments::dtype)
+      .def_rw("kv_cache_dtype", &LlmArguments::kv_cache_dtype)
       .def_rw("kernels", &LlmArguments::kernels)
       .def_rw("threads", &LlmArguments::threads)
       .def_rw("tokenizer", &LlmArguments::tokenizer)
@@ -381,10 +209,12 @@ void bind_llm_arguments(nb::module_& module) {
       .def_rw("max_num_seqs", &LlmArguments::max_num_seqs)
       .def_rw("max_num_batched_tokens", &LlmArguments::max_num_batched_tokens)
       .def_rw("waiting_max", &LlmArguments::waiting_max)
-      .def_rw("enable_prefix_caching", &LlmArguments::enable_prefix_caching);
+      .def_rw("enable_prefix_caching", &LlmArguments::enable_prefix_caching)
+      .def_rw("speculative_config", &LlmArguments::speculative_config);
 }
 
 void bind_llm(nb::module_& module) {
+  nb::class_<OutputGrammar>(module, "OutputGrammar");
   nb::class_<Llm>(module, "Llm", nb::is_weak_referenceable())
       .def_prop_ro("name", [](const Llm& llm) { return llm.get()->bundle().name; })
       .def_prop_ro("device", [](const Llm& llm) { return llm.get()->device(); })
@@ -405,36 +235,12 @@ void bind_llm(nb::module_& module) {
       .def("token_text", &token_text, nb::arg("id"))
       .def("render_chat", &render_chat, nb::arg("messages"), nb::arg("tools"), nb::arg("extra"),
            nb::arg("add_generation_prompt"), nb::arg("chat_template").none())
+      .def("compile_grammar", &compile_grammar, nb::arg("kind"), nb::arg("texts"),
+           nb::arg("whitespace"), nb::arg("compact"), nb::arg("no_additional_properties"))
       .def("generation_defaults", &generation_defaults)
       .def("stats", &stats)
       .def("close", &Llm::close);
   module.def("open_llm", &open_llm, nb::arg("arguments"), nb::arg("progress").none());
-}
-
-void bind_batch(nb::module_& module) {
-  nb::class_<ChoiceUpdate>(module, "ChoiceUpdate")
-      .def_ro("request", &ChoiceUpdate::request)
-      .def_ro("choice", &ChoiceUpdate::choice)
-      .def_ro("text", &ChoiceUpdate::text)
-      .def_prop_ro("token_ids", &token_ids)
-      .def_prop_ro("logprobs", &logprobs)
-      .def_prop_ro("finish_reason", &finish_reason)
-      .def_prop_ro("stop_reason", &stop_reason)
-      .def_prop_ro("cached_count",
-                   [](const ChoiceUpdate& update) { return update.usage.cached_count; })
-      .def_prop_ro("queue_seconds",
-                   [](const ChoiceUpdate& update) {
-                     return static_cast<double>(update.usage.queue_microseconds) * 1e-6;
-                   })
-      .def_prop_ro("error", &error_of);
-  nb::class_<Batch>(module, "Batch")
-      .def(nb::init<const Llm&>(), nb::arg("llm"))
-      .def("add", &Batch::add, nb::arg("request"), nb::arg("model_end_tokens"))
-      .def("wait", &Batch::wait, nb::arg("seconds"))
-      .def("wake", &Batch::wake)
-      .def("cancel", &Batch::cancel, nb::arg("request"))
-      .def("cancel_all", &Batch::cancel_all)
-      .def_prop_ro("open_count", &Batch::open_count);
 }
 
 void choose_log_level(const std::string& level) {
@@ -458,7 +264,6 @@ NB_MODULE(_kun, module) {
   kun::set_log_level(kun::LogLevel::kWarning);
   kun::bind_llm_arguments(module);
   kun::bind_llm(module);
-  kun::bind_request(module);
   kun::bind_batch(module);
   module.def("set_log_level", &kun::choose_log_level, nb::arg("level"));
   module.def("kernel_names", &kun::cpu_kernel_names);

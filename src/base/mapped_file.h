@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -10,6 +11,22 @@
 #include "base/status.h"
 
 namespace kun {
+
+// Which file it was, and in what state: equal as long as it is the same file and unchanged, which
+// its time of change tells, since no program can set that back.
+struct FileStamp {
+  std::filesystem::path path;  // absolute
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::int64_t bytes = 0;
+  std::int64_t modified = 0;  // nanoseconds since 1970
+  std::int64_t changed = 0;
+
+  bool operator==(const FileStamp&) const = default;
+
+  // Of the file that is at `path` now.
+  static Result<FileStamp> of(const std::filesystem::path& path);
+};
 
 class MappedFile {
  public:
@@ -22,12 +39,15 @@ class MappedFile {
 
   const std::filesystem::path& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Of the file whose bytes these are, whatever is at its path by now.
+  const FileStamp& stamp() const { return stamp_; }
 
  private:
-  MappedFile(std::filesystem::path path, std::span<const std::byte> bytes)
-      : path_(std::move(path)), bytes_(bytes) {}
+  MappedFile(std::filesystem::path path, FileStamp stamp, std::span<const std::byte> bytes)
+      : path_(std::move(path)), stamp_(std::move(stamp)), bytes_(bytes) {}
 
   std::filesystem::path path_;
+  FileStamp stamp_;
   std::span<const std::byte> bytes_;
 };
 

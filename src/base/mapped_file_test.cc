@@ -27,6 +27,22 @@ TEST_F(MappedFileTest, ShowsTheBytesOfAFile) {
   EXPECT_EQ((*file)->bytes()[2], std::byte{'c'});
 }
 
+TEST_F(MappedFileTest, SaysWhichFileItIsWhateverTookItsPlace) {
+  std::ofstream(folder_ / "file") << "abc";
+  const auto file = MappedFile::open(folder_ / "file");
+  ASSERT_TRUE(file);
+  const auto same = FileStamp::of(folder_ / "file");
+  ASSERT_TRUE(same);
+  EXPECT_EQ((*file)->stamp(), *same);
+  EXPECT_EQ(same->bytes, 3);
+  std::ofstream(folder_ / "other") << "ABC";
+  std::filesystem::rename(folder_ / "other", folder_ / "file");
+  const auto other = FileStamp::of(folder_ / "file");
+  ASSERT_TRUE(other);
+  EXPECT_NE((*file)->stamp(), *other);
+  EXPECT_EQ(FileStamp::of(folder_ / "absent").error().code(), StatusCode::kNotFound);
+}
+
 TEST_F(MappedFileTest, MapsAnEmptyFile) {
   std::ofstream(folder_ / "empty").flush();
   const auto file = MappedFile::open(folder_ / "empty");

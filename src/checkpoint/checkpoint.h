@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "base/status.h"
 #include "checkpoint/config.h"
 #include "checkpoint/generation_defaults.h"
@@ -68,8 +69,9 @@ class Checkpoint {
   virtual Result<std::vector<std::int32_t>> integers(std::string_view name, std::int64_t rows,
                                                      std::int64_t cols) const = 0;
 
-  // The files it consists of: while they are unchanged, so is everything else here.
-  virtual std::vector<std::filesystem::path> files() const = 0;
+  // The files it consists of, as they were when they were opened: where they are the same, so is
+  // everything else here.
+  virtual std::vector<FileStamp> files() const = 0;
 
   // A hint that a view's bytes will be read soon, or not again.
   virtual void prefetch(const WeightView&) const {}
@@ -79,8 +81,9 @@ class Checkpoint {
   virtual std::vector<StoredTensor> tensors() const = 0;
 
   // As above, and fails when the shape is another than the model expects.
-  Result<WeightView> matrix(std::string_view name, std::int64_t rows, std::int64_t cols) const;
-  Result<std::vector<float>> vector(std::string_view name, std::int64_t size) const;
+  virtual Result<WeightView> matrix(std::string_view name, std::int64_t rows,
+                                    std::int64_t cols) const;
+  virtual Result<std::vector<float>> vector(std::string_view name, std::int64_t size) const;
 };
 
 // Opens a GGUF file (of a split one: its first part), a folder with config.json and safetensors, or

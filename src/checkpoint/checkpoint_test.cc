@@ -5,8 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
-#include <limits>
 #include <set>
 
 #include "checkpoint/gguf_config.h"
@@ -252,6 +250,10 @@ TEST(GgufNames, TranslatesExpertsLatentAttentionAndDeepSeekV4) {
   EXPECT_EQ(hugging_face_name("output_hc_fn.weight", "deepseek4"), "hc_head_fn");
   EXPECT_EQ(hugging_face_name("blk.3.ffn_down_exps.weight", "deepseek4"),
             "layers.3.ffn.experts.w2.weight");
+  EXPECT_EQ(hugging_face_name("blk.3.ffn_down_exps.scale", "deepseek4"),
+            "layers.3.ffn.experts.w2.scale");
+  EXPECT_EQ(hugging_face_name("blk.3.strange.scale", "deepseek4"), "blk.3.strange.scale");
+  EXPECT_EQ(hugging_face_name("hc.scale", "deepseek4"), "hc.scale");
 }
 
 TEST(GgufNames, FindsTheSliceThatANameMayStandFor) {
@@ -270,135 +272,6 @@ TEST(GgufNames, FindsTheSliceThatANameMayStandFor) {
     const auto slice = split_slice_name(strange);
     EXPECT_EQ(slice.has_value() ? slice->index : 7, 7) << strange;
   }
-}
-
-// A llama of one layer, of which each field can be changed.
-struct SmallLlama {
-  std::string architecture = "llama";
-  std::uint32_t embedding_type = 0;
-  std::uint64_t embedding_bytes = 4 * 32 * 4;
-  std::string extra_tensor = "blk.0.attn_norm.weight";
-  std::vector<std::uint64_t> extra_shape{32};
-  float extra_value = 0;
-  std::uint32_t experts = 0;
-  std::uint32_t rotated = 8;
-
-  std::string bytes() const {
-    GgufBytes out;
-    out.header(2, 9).string_value("general.architecture", architecture);
-    const std::string a = architecture + ".";
-    out.value<std::uint32_t>(a + "context_length", 4, 64);
-    out.value<std::uint32_t>(a + "embedding_length", 4, 32);
-    out.value<std::uint32_t>(a + "block_count", 4, 1);
-    out.value<std::uint32_t>(a + "feed_forward_length", 4, 48);
-    out.value<std::uint32_t>(a + "attention.head_count", 4, 4);
-    out.value<float>(a + "attention.layer_norm_rms_epsilon", 6, 1e-5F);
-    out.value<std::uint32_t>(a + "expert_count", 4, experts);
-    out.value<std::uint32_t>(a + "rope.dimension_count", 4, rotated);
-    out.tensor("token_embd.weight", {64, 4}, embedding_type, 0);
-    out.tensor(extra_tensor, extra_shape, 0, (embedding_bytes + 31) / 32 * 32).pad();
-    out.zeros(static_cast<std::size_t>(embedding_bytes)).pad();
-    for (std::uint64_t i = 0; i < extra_shape[0]; ++i) out.put(extra_value);
-    return out.str();
-  }
-};
-
-std::string small_llama_error(const SmallLlama& llama) {
-  const TemporaryFolder folder;
-  return error_of(folder.write("m.gguf", llama.bytes()));
-}
-
-TEST(GgufCheckpoint, RefusesWhatTheModelsCannotHonour) {
-  SmallLlama llama;
-  llama.embedding_bytes = 4 * 64 * 4;
-  EXPECT_EQ(small_llama_error(llama), "no error");
-  llama.experts = 8;
-  EXPECT_THAT(small_llama_error(llama), HasSubstr("'llama.expert_count' announces experts"));
-  llama.experts = 0;
-  llama.rotated = 4;
-  EXPECT_THAT(small_llama_error(llama), HasSubstr("'llama.rope.dimension_count' is 4 where heads"));
-  llama.rotated = 8;
-  llama.architecture = "gpt2";
-  EXPECT_THAT(small_llama_error(llama), HasSubstr("architecture 'gpt2' are not supported"));
-  llama.architecture = "llama";
-  llama.extra_tensor = "model.embed_tokens.weight";
-  EXPECT_THAT(small_llama_error(llama), HasSubstr("stand for the same weight"));
-}
-
-TEST(GgufCheckpoint, RefusesTensorTypesByNameAndOnlyWhenUsed) {
-  const std::array<std::pair<std::uint32_t, const char*>, 3> types{
-      {{26, "I32"}, {31, "Q4_0_4_4"}, {1234, "type 1234"}}};
-  for (const auto& [type, name] : types) {
-    SmallLlama llama;
-    llama.embedding_type = type;
-    llama.embedding_bytes = 4 * 64 * 4;
-    const TemporaryFolder folder;
-    const auto checkpoint = opened(folder.write("m.gguf", llama.bytes()));
-    ASSERT_TRUE(checkpoint);
-    EXPECT_THAT(checkpoint->matrix("model.embed_tokens.weight").error().message(),
-                HasSubstr(std::string("is stored as ") + name + ", which is not supported"));
-    EXPECT_TRUE(checkpoint->vector("model.layers.0.input_layernorm.weight").has_value());
-  }
-}
-
-TEST(GgufCheckpoint, ReadsTheSecondScaleOfNvfp4) {
-  SmallLlama llama;
-  llama.embedding_type = 40;
-  llama.embedding_bytes = 4 * 36;
-  llama.extra_tensor = "token_embd.scale";
-  llama.extra_shape = {1};
-  llama.extra_value = 0.25F;
-  const TemporaryFolder folder;
-  const auto checkpoint = opened(folder.write("m.gguf", llama.bytes()));
-  ASSERT_TRUE(checkpoint);
-  const auto matrix = checkpoint->matrix("model.embed_tokens.weight");
-  ASSERT_TRUE(matrix.has_value()) << matrix.error().message();
-  EXPECT_EQ(matrix->format, WeightFormat::kNVFP4);
-  EXPECT_EQ(matrix->tensor_scale, 0.25F);
-
-  llama.extra_value = std::numeric_limits<float>::infinity();
-  const auto infinite = opened(folder.write("n.gguf", llama.bytes()));
-  ASSERT_TRUE(infinite);
-  EXPECT_THAT(infinite->matrix("model.embed_tokens.weight").error().message(),
-              HasSubstr("'model.embed_tokens.scale' must hold one finite float"));
-}
-
-// Part `number` of a model of two parts; the first has the metadata of a SmallLlama.
-std::string split_part(std::uint16_t number, std::uint16_t count, std::int32_t tensor_count) {
-  GgufBytes out;
-  const bool first = number == 0;
-  out.header(1, first ? 10 : 2).value("split.no", 2, number).value("split.count", 2, count);
-  if (first) {
-    out.value("split.tensors.count", 5, tensor_count);
-    out.string_value("general.architecture", "llama");
-    for (const char* key : {"context_length", "embedding_length", "block_count",
-                            "feed_forward_length", "attention.head_count"}) {
-      out.value<std::uint32_t>(std::string("llama.") + key, 4, 32);
-    }
-    out.value<float>("llama.attention.layer_norm_rms_epsilon", 6, 1e-5F);
-  }
-  out.tensor(first ? "output_norm.weight" : "output.weight", {32}, 0, 0).pad().zeros(128);
-  return out.str();
-}
-
-TEST(GgufCheckpoint, OpensAllPartsOfASplitModel) {
-  const TemporaryFolder folder;
-  const fs::path first = folder.write("m-00001-of-00002.gguf", split_part(0, 2, 2));
-  EXPECT_THAT(error_of(first), HasSubstr("cannot open"));
-  const fs::path second = folder.write("m-00002-of-00002.gguf", split_part(1, 2, 2));
-  for (const fs::path& path : {first, folder.path()}) {
-    const auto checkpoint = opened(path);
-    ASSERT_TRUE(checkpoint);
-    EXPECT_TRUE(checkpoint->has("model.norm.weight"));
-    EXPECT_TRUE(checkpoint->has("lm_head.weight"));
-    EXPECT_EQ(checkpoint->tensors().size(), 2U);
-  }
-  EXPECT_THAT(error_of(second), HasSubstr("give the first, whose name ends with -00001-of-00002"));
-  folder.write("m-00002-of-00002.gguf", split_part(0, 2, 2));
-  EXPECT_THAT(error_of(first), HasSubstr("is not part 2 of 2"));
-  folder.write("m-00002-of-00002.gguf", split_part(1, 2, 2));
-  folder.write("m-00001-of-00002.gguf", split_part(0, 2, 3));
-  EXPECT_THAT(error_of(first), HasSubstr("hold 2 tensors, 3 are announced"));
 }
 
 // A Hugging Face folder with one tensor.

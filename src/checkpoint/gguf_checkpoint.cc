@@ -39,11 +39,13 @@ class GgufCheckpoint final : public Checkpoint {
   }
   const GgufFile* gguf() const override { return &parts_.front(); }
   bool has(std::string_view name) const override { return locate(name).has_value(); }
+  using Checkpoint::matrix;
+  using Checkpoint::vector;
   Result<WeightView> matrix(std::string_view name) const override;
   Result<std::vector<float>> vector(std::string_view name) const override;
   Result<std::vector<std::int32_t>> integers(std::string_view name, std::int64_t rows,
                                              std::int64_t cols) const override;
-  std::vector<std::filesystem::path> files() const override;
+  std::vector<FileStamp> files() const override;
   void prefetch(const WeightView& view) const override { prefetch_pages(view.data); }
   void release(const WeightView& view) const override { release_pages(view.data); }
   std::vector<StoredTensor> tensors() const override;
@@ -55,13 +57,14 @@ class GgufCheckpoint final : public Checkpoint {
     int rank = 0;
     std::int64_t rows = 0;
     std::int64_t first_row = 0;  // over all slices
+    std::int64_t slice = 0;
     std::string stored_name;
   };
 
   std::optional<Place> locate(std::string_view name) const;
   std::optional<Place> locate_slice(std::string_view name) const;
   Result<WeightView> view(std::string_view name, int rank) const;
-  Result<float> tensor_scale(std::string_view name) const;
+  Result<float> tensor_scale(const Place& place) const;
 
   std::filesystem::path path_;
   std::vector<GgufFile> parts_;
@@ -92,7 +95,7 @@ std::optional<GgufCheckpoint::Place> GgufCheckpoint::locate(std::string_view nam
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) return locate_slice(name);
   const GgufTensor& tensor = *found->second;
-  return Place{&tensor, tensor.rank, tensor.dims[1], 0, found->first};
+  return Place{&tensor, tensor.rank, tensor.dims[1], 0, 0, found->first};
 }
 
 // "a.experts.7.up_proj.weight" is slice 7 of "a.experts.up_proj.weight"; gate and up may be one
@@ -107,7 +110,8 @@ std::optional<GgufCheckpoint::Place> GgufCheckpoint::locate_slice(std::string_vi
   const GgufTensor& tensor = *found->second;
   if (tensor.rank != 3 || slice->index >= tensor.dims[2]) return std::nullopt;
   if (fused && tensor.dims[1] % 2 != 0) return std::nullopt;
-  Place place{&tensor, 2, tensor.dims[1], slice->index * tensor.dims[1], found->first};
+  Place place{&tensor,      2,           tensor.dims[1], slice->index * tensor.dims[1],
+              slice->index, found->first};
   if (!fused) return place;
   place.rows /= 2;
   if (slice->second_half) place.first_row += place.rows;
@@ -130,25 +134,33 @@ Result<WeightView> GgufCheckpoint::view(std::string_view name, int rank) const {
   const auto row_bytes = static_cast<std::size_t>(out.row_bytes());
   out.data = tensor.data.subspan(static_cast<std::size_t>(place->first_row) * row_bytes,
                                  static_cast<std::size_t>(place->rows) * row_bytes);
-  ASSIGN_OR_RETURN(out.tensor_scale, tensor_scale(place->stored_name));
+  ASSIGN_OR_RETURN(out.tensor_scale, tensor_scale(*place));
   return out;
 }
 
-// NVFP4 weights have a second scale in a tensor of their own: "x.scale" beside "x.weight".
-Result<float> GgufCheckpoint::tensor_scale(std::string_view name) const {
+// NVFP4 weights have a second scale in a tensor of their own: "x.scale" beside "x.weight", with one
+// number, or one for each slice of a tensor of rank 3.
+Result<float> GgufCheckpoint::tensor_scale(const Place& place) const {
   constexpr std::string_view kSuffix = ".weight";
+  const std::string_view name = place.stored_name;
   if (!name.ends_with(kSuffix)) return 1.0F;
   const std::string scale_name =
       fmt::format("{}.scale", name.substr(0, name.size() - kSuffix.size()));
   const auto found = tensors_.find(scale_name);
   if (found == tensors_.end()) return 1.0F;
   const GgufTensor& tensor = *found->second;
+  const auto count = static_cast<std::int64_t>(tensor.data.size() / sizeof(float));
+  const std::int64_t slices = place.tensor->rank == 3 ? place.tensor->dims[2] : 1;
+  if (tensor.type != 0 || (count != 1 && count != slices)) {
+    return data_loss(fmt::format("{}: tensor {} must hold {} F32, one for each matrix",
+                                 path_.string(), show_name(scale_name), slices));
+  }
   float scale = 0;
-  const bool one_float = tensor.type == 0 && tensor.data.size() == sizeof(scale);
-  if (one_float) std::memcpy(&scale, tensor.data.data(), sizeof(scale));
-  if (one_float && std::isfinite(scale)) return scale;
-  return data_loss(fmt::format("{}: tensor {} must hold one finite float", path_.string(),
-                               show_name(scale_name)));
+  const std::int64_t index = count == 1 ? 0 : place.slice;
+  std::memcpy(&scale, tensor.data.data() + index * std::int64_t{sizeof(scale)}, sizeof(scale));
+  if (std::isfinite(scale)) return scale;
+  return data_loss(fmt::format("{}: tensor {} has the scale {} at {}", path_.string(),
+                               show_name(scale_name), scale, index));
 }
 
 Result<WeightView> GgufCheckpoint::matrix(std::string_view name) const {
@@ -192,9 +204,9 @@ std::vector<StoredTensor> GgufCheckpoint::tensors() const {
   return out;
 }
 
-std::vector<std::filesystem::path> GgufCheckpoint::files() const {
-  std::vector<std::filesystem::path> out;
-  for (const GgufFile& part : parts_) out.emplace_back(part.name());
+std::vector<FileStamp> GgufCheckpoint::files() const {
+  std::vector<FileStamp> out;
+  for (const GgufFile& part : parts_) out.push_back(*part.stamp());
   return out;
 }
 

@@ -71,6 +71,8 @@ class GgufFile {
   static Result<GgufFile> parse(std::span<const std::byte> bytes, std::string name);
 
   const std::string& name() const { return name_; }
+  // Of the opened file; nullptr when parsed from borrowed bytes.
+  const FileStamp* stamp() const { return file_ == nullptr ? nullptr : &file_->stamp(); }
   std::uint32_t version() const { return version_; }
 
   // The value under a key; nullptr when absent. Sorted by key in metadata().

@@ -154,6 +154,16 @@ std::string single_expert(std::string_view stem) {
 }
 
 std::string name_in_v4(std::string_view gguf_name) {
+  // NVFP4's second scale goes by its weight's name.
+  constexpr std::string_view kScale = ".scale";
+  constexpr std::string_view kWeight = ".weight";
+  if (gguf_name.ends_with(kScale)) {
+    const std::string_view stem = gguf_name.substr(0, gguf_name.size() - kScale.size());
+    std::string weight = name_in_v4(fmt::format("{}{}", stem, kWeight));
+    const bool known = weight.ends_with(kWeight) && !weight.starts_with(stem);
+    return known ? weight.replace(weight.size() - kWeight.size(), kWeight.size(), kScale)
+                 : std::string(gguf_name);
+  }
   const std::optional<LayerName> layer = split_layer_name(gguf_name);
   const std::string_view found =
       layer ? translate(kInLayerV4, layer->rest) : translate(kOutsideV4, gguf_name);

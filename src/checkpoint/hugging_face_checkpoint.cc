@@ -21,8 +21,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Result<Config> open_config(const fs::path& path) {
+// What it was read from joins `sources`.
+Result<Config> open_config(const fs::path& path, std::vector<FileStamp>& sources) {
   ASSIGN_OR_RETURN(const auto file, MappedFile::open(path));
+  sources.push_back(file->stamp());
   const auto bytes = file->bytes();
   return Config::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
 }
@@ -55,23 +57,25 @@ class HuggingFaceCheckpoint final : public Checkpoint {
   bool has(std::string_view name) const override {
     return tensors_.contains(name) || has_quantized_parts(tensors_, name);
   }
+  using Checkpoint::matrix;
+  using Checkpoint::vector;
   Result<WeightView> matrix(std::string_view name) const override;
   Result<std::vector<float>> vector(std::string_view name) const override;
   Result<std::vector<std::int32_t>> integers(std::string_view name, std::int64_t rows,
                                              std::int64_t cols) const override;
-  std::vector<fs::path> files() const override;
+  std::vector<FileStamp> files() const override;
   void prefetch(const WeightView& view) const override { prefetch_pages(view.data); }
   void release(const WeightView& view) const override { release_pages(view.data); }
   std::vector<StoredTensor> tensors() const override;
 
  private:
-  Status read_config();
   Status read_quantization_config();
   Status open_single(const fs::path& file);
   Status open_shards(const fs::path& index);
   Result<WeightView> view(std::string_view name, std::size_t rank) const;
 
   fs::path path_;
+  std::vector<FileStamp> sources_;  // of what is not weights
   Config config_{""};
   GenerationDefaults defaults_;
   Quantization quantization_;
@@ -80,7 +84,11 @@ class HuggingFaceCheckpoint final : public Checkpoint {
 };
 
 Status HuggingFaceCheckpoint::open() {
-  RETURN_IF_ERROR(read_config());
+  ASSIGN_OR_RETURN(HuggingFaceConfig described, open_hugging_face_config(path_));
+  config_ = std::move(described.config);
+  defaults_ = std::move(described.defaults);
+  sources_ = std::move(described.sources);
+  RETURN_IF_ERROR(read_quantization_config());
   const fs::path index = path_ / "model.safetensors.index.json";
   const fs::path single = path_ / "model.safetensors";
   if (is_there(index)) {
@@ -95,27 +103,8 @@ Status HuggingFaceCheckpoint::open() {
   }
   // Files may leave this to the model class; what is stored says it for certain.
   if (!config_.has("tie_word_embeddings")) {
-    config_.set("tie_word_embeddings", !has("lm_head.weight"));
+    config_.set("tie_word_embeddings", !has("lm_head.weight") && !has("head.weight"));
   }
-  return {};
-}
-
-Status HuggingFaceCheckpoint::read_config() {
-  ASSIGN_OR_RETURN(config_, open_config(path_ / "config.json"));
-  RETURN_IF_ERROR(read_quantization_config());
-  // transformers' classes of V3 know one gate and need not name it.
-  const std::string architecture = config_.architecture();
-  if (architecture == "DeepseekV3ForCausalLM" || architecture == "DeepseekV32ForCausalLM") {
-    if (!config_.has("scoring_func")) config_.set("scoring_func", std::string("sigmoid"));
-    if (!config_.has("topk_method")) config_.set("topk_method", std::string("noaux_tc"));
-    if (!config_.has("norm_topk_prob")) config_.set("norm_topk_prob", true);
-  }
-  std::optional<Config> generation;
-  if (const fs::path file = path_ / "generation_config.json"; is_there(file)) {
-    ASSIGN_OR_RETURN(generation, open_config(file));
-  }
-  ASSIGN_OR_RETURN(defaults_,
-                   read_generation_defaults(config_, generation ? &*generation : nullptr));
   return {};
 }
 
@@ -128,7 +117,7 @@ Status HuggingFaceCheckpoint::read_quantization_config() {
   }
   const fs::path file = path_ / "quantize_config.json";
   if (!is_there(file)) return {};
-  ASSIGN_OR_RETURN(const Config config, open_config(file));
+  ASSIGN_OR_RETURN(const Config config, open_config(file, sources_));
   ASSIGN_OR_RETURN(quantization_, read_quantization(config, ""));
   return {};
 }
@@ -145,6 +134,7 @@ Status HuggingFaceCheckpoint::open_single(const fs::path& file) {
 
 Status HuggingFaceCheckpoint::open_shards(const fs::path& index) {
   ASSIGN_OR_RETURN(const auto mapped, MappedFile::open(index));
+  sources_.push_back(mapped->stamp());
   const auto bytes = mapped->bytes();
   ASSIGN_OR_RETURN(
       const auto shard_of,
@@ -212,12 +202,9 @@ Result<std::vector<std::int32_t>> HuggingFaceCheckpoint::integers(std::string_vi
   return integer_values(path_, name, tensor.data, tensor.dtype == "I32" ? 4 : 8);
 }
 
-std::vector<fs::path> HuggingFaceCheckpoint::files() const {
-  std::vector<fs::path> out{path_ / "config.json"};
-  for (const char* name : {"quantize_config.json", "model.safetensors.index.json"}) {
-    if (is_there(path_ / name)) out.push_back(path_ / name);
-  }
-  for (const auto& [name, file] : files_) out.push_back(path_ / name);
+std::vector<FileStamp> HuggingFaceCheckpoint::files() const {
+  std::vector<FileStamp> out = sources_;
+  for (const auto& [name, file] : files_) out.push_back(*file.stamp());
   return out;
 }
 
@@ -232,6 +219,26 @@ std::vector<StoredTensor> HuggingFaceCheckpoint::tensors() const {
 }
 
 }  // namespace
+
+Result<HuggingFaceConfig> open_hugging_face_config(const fs::path& folder) {
+  HuggingFaceConfig out;
+  ASSIGN_OR_RETURN(out.config, open_config(folder / "config.json", out.sources));
+  // transformers' classes of V3 know one gate and need not name it.
+  const std::string architecture = out.config.architecture();
+  if (architecture == "DeepseekV3ForCausalLM" || architecture == "DeepseekV32ForCausalLM") {
+    if (!out.config.has("scoring_func")) out.config.set("scoring_func", std::string("sigmoid"));
+    if (!out.config.has("topk_method")) out.config.set("topk_method", std::string("noaux_tc"));
+    if (!out.config.has("norm_topk_prob")) out.config.set("norm_topk_prob", true);
+  }
+  std::optional<Config> generation;
+  if (const fs::path file = folder / "generation_config.json"; is_there(file)) {
+    std::vector<FileStamp> no_weights;
+    ASSIGN_OR_RETURN(generation, open_config(file, no_weights));
+  }
+  ASSIGN_OR_RETURN(out.defaults,
+                   read_generation_defaults(out.config, generation ? &*generation : nullptr));
+  return out;
+}
 
 Result<std::unique_ptr<Checkpoint>> open_hugging_face_checkpoint(const fs::path& folder) {
   auto checkpoint = std::make_unique<HuggingFaceCheckpoint>(folder);

@@ -113,7 +113,8 @@ Status MatrixReader::set_size(std::string_view suffix, std::int64_t rows, std::i
   return {};
 }
 
-// An index that only counts up group by group is dropped: it says nothing.
+// An index that only counts up group by group is dropped: it says nothing. compressed-tensors
+// writes -1 for every column where it was never set (forward.py: "-1 in g_idx" is column order).
 Status MatrixReader::read_group_index(std::string_view suffix, bool required) {
   const SafetensorsTensor* tensor = find(suffix);
   if (tensor == nullptr && required) {
@@ -122,6 +123,9 @@ Status MatrixReader::read_group_index(std::string_view suffix, bool required) {
   if (tensor == nullptr) return {};
   RETURN_IF_ERROR(expect_dtype(*tensor, suffix, "I32"));
   RETURN_IF_ERROR(expect_shape(*tensor, suffix, {view_.cols}));
+  const bool unset =
+      std::ranges::all_of(tensor->data, [](std::byte byte) { return byte == std::byte{0xFF}; });
+  if (unset && quantization_.method == QuantMethod::kCompressedTensors) return {};
   bool in_order = true;
   for (std::int64_t col = 0; col < view_.cols; ++col) {
     std::int32_t group = 0;

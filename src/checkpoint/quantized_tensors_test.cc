@@ -342,6 +342,21 @@ TEST(QuantizedTensors, RefusesWhatDoesNotFitInCompressedTensors) {
               HasSubstr("tensor 'x.weight_g_idx' is missing"));
 }
 
+// compressed-tensors makes the index whatever the order, and fills it with -1 when it has none.
+TEST(QuantizedTensors, TakesAnIndexThatWasNeverSetForColumnOrder) {
+  Parts parts = packed_parts();
+  parts["x.weight_g_idx"] = part("I32", {8}, std::vector<std::int32_t>(8, -1));
+  EXPECT_EQ(read(kPacked, parts).rows, read(kPacked, packed_parts()).rows);
+  const std::string reordered = compressed(
+      "pack-quantized",
+      R"({"num_bits":4,"symmetric":false,"strategy":"group","group_size":8,"actorder":"group"})");
+  EXPECT_EQ(read(reordered, parts).rows, read(kPacked, packed_parts()).rows);
+  std::vector<std::int32_t> half(8, -1);
+  half[7] = 0;
+  parts["x.weight_g_idx"] = part("I32", {8}, half);
+  EXPECT_THAT(read(kPacked, parts).error, HasSubstr("puts column 0 into group -1 of 1"));
+}
+
 TEST(QuantizedTensors, ReadsSignedBytes) {
   const Parts parts{{"x.weight", part("I8", {2, 2}, std::vector<std::int8_t>{-128, 127, 1, 0})},
                     {"x.weight_scale", part("F32", {2, 1}, std::vector<float>{0.5F, 3.0F})}};

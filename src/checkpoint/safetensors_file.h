@@ -33,6 +33,8 @@ class SafetensorsFile {
   static Result<SafetensorsFile> parse(std::span<const std::byte> bytes, std::string name);
 
   const std::string& name() const { return name_; }
+  // Of the opened file; nullptr when parsed from borrowed bytes.
+  const FileStamp* stamp() const { return file_ == nullptr ? nullptr : &file_->stamp(); }
 
   // In the order of their data.
   std::span<const SafetensorsTensor> tensors() const { return tensors_; }

@@ -18,7 +18,7 @@
 namespace kun {
 
 // What the test program has allocated so far (allocated_bytes_test.cc).
-extern std::size_t allocated_bytes;
+extern std::atomic<std::size_t> allocated_bytes;
 
 // Writes GGUF field by field; the caller decides about every number, also about wrong ones.
 class GgufBytes {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "tensor/cache_entry.h"
 #include "tensor/tensor_view.h"
 
 namespace kun {
@@ -17,19 +18,20 @@ enum class CacheRole : std::uint8_t {
 };
 
 // One array of one layer's cache: `block_count` blocks of `tokens_per_block` entries of `width`
-// elements. Blocks are contiguous; the arrangement inside a block belongs to the device.
+// elements. Blocks are contiguous; the arrangement inside a block belongs to the device. An int8
+// plane (keys and values only) keeps x = scale * code, scale = max|x| / 127, for every head of an
+// entry; a head with a NaN or an infinity has scale NaN.
 struct CachePlane {
   std::byte* data = nullptr;
   DType dtype = DType::kBF16;
   CacheRole role = CacheRole::kKeys;  // values left as kKeys are read correctly, but slowly
   int width = 0;                      // elements per entry: key heads * head dimension
-  int head_width = 0;                 // elements attention reads together; 0: all of the entry
+  int head_width = 0;                 // elements attention reads, or scales, together; 0: all
   int tokens_per_block = 0;           // entries per block: fewer than tokens when compressed
   std::int64_t block_count = 0;
 
-  std::int64_t block_bytes() const {
-    return std::int64_t{tokens_per_block} * width * size_bytes(dtype);
-  }
+  std::int64_t entry_bytes() const { return cache_entry_bytes(dtype, width, head_width); }
+  std::int64_t block_bytes() const { return tokens_per_block * entry_bytes(); }
 };
 
 // Consecutive rows of the batch that belong to one sequence. Row r of the slice stands at position

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -24,8 +25,9 @@ struct DeviceOptions {
   std::string kernels{};  // name of a kernel table; empty: the best this machine can run
   ComputeType compute = ComputeType::kBFloat16;
   WeightTarget weights = WeightTarget::kAuto;  // what weights become in memory
-  std::string cpus{};  // processors to run on, "0-31,64"; empty: all this process may use
-  std::string numa{};  // memory nodes: "" or "auto", "off" or those to run on, "0-1"
+  std::optional<DType> cache{};  // F32, BF16, or I8 with a scale per head; empty: as `compute` says
+  std::string cpus{};            // processors to run on, "0-31,64"; empty: all this process may use
+  std::string numa{};            // memory nodes: "" or "auto", "off" or those to run on, "0-1"
 };
 
 // What a backend's entry point returns.

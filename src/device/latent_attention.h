@@ -11,13 +11,14 @@
 
 namespace kun {
 
-// One cache that rows attend to. A row at position p sees the entries [0, (p + 1) / stride), or of
-// them the last `window`, or of them the chosen ones.
+// One cache that rows attend to. A row at position p sees the entries [first, (p + 1) / stride), or
+// of them the last `window`, or of them the chosen ones.
 struct LatentSource {
   CachePlane plane;                        // role kRows; width as the query's, or more
   std::span<const AttentionSlice> slices;  // of the step, with the blocks of this plane
   int stride = 1;                          // positions that one entry stands for
   int window = 0;                          // 0: no limit
+  int first = 0;                           // entries before it are seen by no row
   // I32 [token, n]: the entries of a row, ascending, then -1; or empty: all that it sees.
   ConstTensorView chosen{};
 };
@@ -34,14 +35,15 @@ struct LatentAttentionArguments {
 };
 
 // The lightning indexer: score(t, j) = sum_h weights[t, h] max(0, query[t, h, :] . key[j, :]) over
-// the entries that a row at position p sees, [0, (p + 1) / stride); chosen[t, :] = the best of them
-// in ascending order, then -1. Ties go to the lower entry. Rows of no slice are left alone.
+// the entries that a row at position p sees, [first, (p + 1) / stride); chosen[t, :] = the best of
+// them in ascending order, then -1. Ties go to the lower entry. Rows of no slice are left alone.
 struct ChooseArguments {
   ConstTensorView query;    // [token, heads, d] F32
   ConstTensorView weights;  // [token, heads] F32
   CachePlane keys;          // role kIndexKeys, width d
   std::span<const AttentionSlice> slices;
   int stride = 1;
+  int first = 0;
   TensorView chosen;  // [token, n] I32
 };
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -45,18 +46,20 @@ class Ops {
   // Copies the views, stacked along their rows, into the device's layout. Views of one call share
   // `cols` and may differ in format. The checkpoint may be closed afterwards.
   virtual Result<std::unique_ptr<PackedMatrix>> pack(std::span<const WeightView> views) = 0;
-
   // What pack() would need for a view.
   virtual std::int64_t packed_bytes(const WeightView& view) const {
     return view.rows * view.row_bytes();
   }
-
   // A name for all that pack() depends on besides the views; empty: images cannot be made.
   virtual std::string packing() const { return {}; }
   // A matrix as bytes that live as long as it does, and the way back: kDataLoss if they changed.
   virtual PackedImage image(const PackedMatrix&) { return {}; }
   virtual Result<std::unique_ptr<PackedMatrix>> unpack(const PackedImage&) {
     return unimplemented("this device keeps no packed weights");
+  }
+  // Calls body(i) for all i in [0, count) on several threads, for whoever makes weights; no throw.
+  virtual void prepare(std::int64_t count, const std::function<void(std::int64_t)>& body) {
+    for (std::int64_t i = 0; i < count; ++i) body(i);
   }
 
   // --- Floor ------------------------------------------------------------------------------------
@@ -117,7 +120,6 @@ class Ops {
 
   // Which entries a sparse layer attends to.
   virtual void choose_entries(const ChooseArguments& arguments) = 0;
-
   // Pools runs of tokens into the entries of a compressed cache.
   virtual void compress(const CompressArguments& arguments) = 0;
 
@@ -125,20 +127,20 @@ class Ops {
 
   // The weights of one sublayer: which streams it reads, where its output goes, how streams mix.
   virtual void hyper_weights(const HyperWeightsArguments& arguments) = 0;
-
   // out[t, :] = sum_i weights[t, i] streams[t, i, :]
   virtual void hyper_collapse(ConstTensorView streams, ConstTensorView weights, TensorView out) = 0;
-
   // streams[t, n] = weights[t, N + n] in[t] + sum_m weights[t, 2 N + m N + n] streams[t, m]
   virtual void hyper_expand(ConstTensorView in, ConstTensorView weights, TensorView streams) = 0;
 
   // --- Fusions ----------------------------------------------------------------------------------
 
-  // out = silu_gate(linear(in, gate_up)); scratch: [token, gate_up.rows].
-  virtual void linear_silu_gate(ConstTensorView in, const PackedMatrix& gate_up, TensorView scratch,
-                                TensorView out) {
-    linear(in, gate_up, {}, LinearOutput::kStore, scratch);
-    silu_gate(scratch, out);
+  // out += linear(silu_gate(linear(in, gate_up)), down, bias): a feed-forward block. Scratch, whose
+  // content is unspecified afterwards: `wide` [token, gate_up.rows], `gated` [token, down.cols].
+  virtual void gated_mlp(ConstTensorView in, const PackedMatrix& gate_up, const PackedMatrix& down,
+                         ConstTensorView bias, TensorView wide, TensorView gated, TensorView out) {
+    linear(in, gate_up, {}, LinearOutput::kStore, wide);
+    silu_gate(wide, gated);
+    linear(gated, down, bias, LinearOutput::kAccumulate, out);
   }
 
   // Tiles finished since the device opened; stands still only when nothing is running or all hangs.

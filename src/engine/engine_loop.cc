@@ -27,13 +27,14 @@ EngineOptions with_defaults(EngineOptions options) {
 }
 
 void push_end(const std::weak_ptr<TokenStream>& weak, std::uint32_t choice, FinishReason reason,
-              const Status& status) {
+              const Status& status, const Refusal& refusal = {}) {
   const std::shared_ptr<TokenStream> stream = weak.lock();
   if (stream == nullptr) return;
   StreamEvent event;
   event.choice = choice;
   event.finish = reason;
   event.status = status;
+  event.refusal = refusal;
   stream->push(std::move(event));
 }
 
@@ -42,8 +43,14 @@ std::pair<FinishReason, Status> reason_of(Scheduler::Finish finish, const Status
   switch (finish) {
     case Scheduler::Finish::kEndToken:
     case Scheduler::Finish::kConstraintEnd:
+    case Scheduler::Finish::kPooled:
     case Scheduler::Finish::kStopped: return {FinishReason::kStop, {}};
     case Scheduler::Finish::kLength: return {FinishReason::kLength, {}};
+    case Scheduler::Finish::kTimeout: return {FinishReason::kTimeout, {}};
+    case Scheduler::Finish::kLate:
+      return {FinishReason::kError,
+              unavailable("the first token cannot come within ttft_slo_ms any more; it waited "
+                          "behind other requests")};
     case Scheduler::Finish::kCorrupted:
       return {FinishReason::kError,
               internal_error("the model computed values that are not numbers for this request")};
@@ -58,6 +65,19 @@ std::pair<FinishReason, Status> reason_of(Scheduler::Finish finish, const Status
     case Scheduler::Finish::kNone: break;
   }
   CHECK(false);
+}
+
+void add_pooled(const Scheduler::Progress& progress, std::vector<double>& sum) {
+  sum.resize(progress.pooled.size(), 0.0);
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += progress.pooled[i];
+}
+
+std::vector<float> pooled_result(Pooling pooling, const std::vector<double>& sum, int count) {
+  const double scale = pooling == Pooling::kMean ? 1.0 / count : 1.0;
+  std::vector<float> result;
+  result.reserve(sum.size());
+  for (const double value : sum) result.push_back(static_cast<float>(value * scale));
+  return result;
 }
 
 }  // namespace
@@ -88,26 +108,38 @@ Engine::Loop::~Loop() {
 std::shared_ptr<TokenStream> Engine::Loop::generate(GenerateRequest request) {
   auto stream = std::make_shared<TokenStream>();
   Status refused = check(request);
+  Refusal refusal;
   if (refused.ok()) {
     const std::lock_guard lock(inbox_mutex_);
-    if (dead_ || stopping_) {
-      refused = unavailable("the engine has stopped; restart the server");
-    } else if (draining_) {
-      refused = unavailable("the server is shutting down and takes no new requests");
-    } else if (std::ssize(inbox_) >= options_.limits.sequences_waiting_max) {
-      refused = resource_exhausted(
-          fmt::format("{} requests are waiting already, try again later", inbox_.size()));
-    } else {
+    refused = refuse_arrival(request, refusal);
+    if (refused.ok()) {
+      ++inbox_counts_[request.tenant];
       if (pending_count_.fetch_add(1) == 0) watch_.moved(options_.clock());
       inbox_.push_back({std::move(request), stream, options_.clock()});
     }
   }
   if (!refused.ok()) {
-    push_end(stream, 0, FinishReason::kError, refused);
+    push_end(stream, 0, FinishReason::kError, refused, refusal);
     return stream;
   }
   inbox_changed_.notify_one();
   return stream;
+}
+
+// What arrives while a step runs. A tenant that floods the inbox does not keep others out of it.
+Status Engine::Loop::refuse_arrival(const GenerateRequest& request, Refusal& refusal) const {
+  constexpr std::ptrdiff_t kTenantsMax = 8;
+  if (dead_ || stopping_) return unavailable("the engine has stopped; restart the server");
+  if (draining_) return unavailable("the server is shutting down and takes no new requests");
+  const int most = options_.limits.sequences_waiting_max;
+  const auto mine = inbox_counts_.find(request.tenant);
+  if ((mine == inbox_counts_.end() || mine->second < most) &&
+      std::ssize(inbox_) < kTenantsMax * most) {
+    return {};
+  }
+  refusal = {kCodeQueueFull, admission_time_.load()};
+  return resource_exhausted(
+      fmt::format("{} requests are waiting already, try again later", inbox_.size()));
 }
 
 // What the scheduler cannot know: ids that name no token would be read outside of tables. The count
@@ -117,6 +149,16 @@ Status Engine::Loop::check(const GenerateRequest& request) const {
     return invalid_argument(fmt::format("{} choices were asked for, and 1 to {} can run at once",
                                         request.choice_count,
                                         options_.limits.sequences_running_max));
+  }
+  if (request.beams.width < 0 || (request.beams.width > 0 && (request.pooling != Pooling::kNone ||
+                                                              request.constraint != nullptr))) {
+    return invalid_argument("a beam search has no constraint, and pools nothing");
+  }
+  if (request.pooling != Pooling::kNone &&
+      (request.choice_count != 1 || request.prompt_logprob_count >= 0 ||
+       request.constraint != nullptr)) {
+    return invalid_argument(
+        "a prompt that is pooled has one result, and neither logprobs nor a constraint");
   }
   for (std::size_t i = 0; i < request.prompt.size(); ++i) {
     const Token token = request.prompt[i];
@@ -193,6 +235,7 @@ bool Engine::Loop::receive() {
     }
     if (stopping_) return false;
     arrivals.swap(inbox_);
+    inbox_counts_.clear();
   }
   for (Arrival& arrival : arrivals) admit(std::move(arrival));
   return true;
@@ -215,20 +258,28 @@ void Engine::Loop::admit(Arrival arrival) {
   spec.choice_count = request.choice_count;
   spec.prompt_logprob_count = request.prompt_logprob_count;
   spec.priority = request.priority;
+  spec.tenant = std::move(request.tenant);
+  spec.tenant_weight = request.tenant_weight;
+  spec.deadlines = request.deadlines;
   spec.cache_salt = std::move(request.cache_salt);
   spec.constraint = std::move(request.constraint);
+  spec.pooling = request.pooling;
+  spec.beams = request.beams;
+  spec.watch = std::move(request.watch);
   const SequenceId id = spec.id;
   const int choice_count = request.choice_count;
 
   const Status status = scheduler_.add(std::move(spec), arrival.at);
   if (!status.ok()) {
-    push_end(arrival.stream, 0, FinishReason::kError, status);
+    push_end(arrival.stream, 0, FinishReason::kError, status, scheduler_.refusal());
     pending_count_.fetch_sub(1);
     return;
   }
-  generations_.emplace(id,
-                       Generation{std::move(arrival.stream), choice_count,
-                                  std::vector<bool>(static_cast<std::size_t>(choice_count), true)});
+  Generation& generation = generations_[id];
+  generation.stream = std::move(arrival.stream);
+  generation.open_choice_count = choice_count;
+  generation.open.resize(static_cast<std::size_t>(choice_count), true);
+  generation.pooling = request.pooling;
 }
 
 void Engine::Loop::cancel_abandoned() {
@@ -301,12 +352,23 @@ void Engine::Loop::deliver(Scheduler::Progress progress, const Status& step_stat
   event.choice = progress.choice;
   event.tokens = std::move(progress.tokens);
   event.prompt_scores = std::move(progress.prompt_scores);
+  if (!progress.pooled.empty()) add_pooled(progress, generation.pooled);
+  if (progress.finish == Scheduler::Finish::kPooled) {
+    event.pooled = pooled_result(generation.pooling, generation.pooled, progress.prompt_count);
+  } else if (!progress.pooled.empty()) {
+    return;  // a part of it, which nobody has use for
+  }
   event.usage = {progress.prompt_count, progress.cached_count, progress.output_count,
                  progress.queue_time};
   if (ended) {
     auto [reason, status] = reason_of(progress.finish, step_status);
     event.finish = reason;
     event.status = progress.status.ok() ? std::move(status) : std::move(progress.status);
+    if (progress.finish == Scheduler::Finish::kLate) {
+      event.refusal = {kCodeDeadlineMissed, progress.retry_after};
+    } else if (reason == FinishReason::kTimeout) {
+      event.refusal.code = kCodeTimeout;
+    }
     if (progress.finish == Scheduler::Finish::kEndToken) {
       CHECK(!event.tokens.empty());
       event.end_token = event.tokens.back().token;
@@ -324,7 +386,9 @@ void Engine::Loop::deliver(Scheduler::Progress progress, const Status& step_stat
 }
 
 void Engine::Loop::publish_stats(std::size_t token_count) {
-  const Scheduler::Stats from = scheduler_.stats();
+  Scheduler::Stats from = scheduler_.stats();
+  const bool full = from.waiting_count >= options_.limits.sequences_waiting_max;
+  admission_time_.store(full ? scheduler_.admission_time() : 0);
   const std::lock_guard lock(stats_mutex_);
   stats_.running_count = from.running_count;
   stats_.waiting_count = from.waiting_count;
@@ -341,6 +405,8 @@ void Engine::Loop::publish_stats(std::size_t token_count) {
   stats_.draft_token_count = from.draft_token_count;
   stats_.accepted_token_count = from.accepted_token_count;
   stats_.accepted_by_position = from.accepted_by_position;
+  stats_.late_count = from.late_count;
+  stats_.tenants = std::move(from.tenants);
   stats_.generated_token_count = generated_token_count_;
   stats_.corrupted_count = corrupted_count_;
   if (token_count == 0) return;

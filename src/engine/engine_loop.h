@@ -38,6 +38,8 @@ class Engine::Loop {
     std::weak_ptr<TokenStream> stream;
     int open_choice_count = 0;
     std::vector<bool> open;  // [choice]
+    Pooling pooling = Pooling::kNone;
+    std::vector<double> pooled;  // sum so far
   };
 
   // The engine thread only.
@@ -51,6 +53,7 @@ class Engine::Loop {
   void step();
   void deliver(Scheduler::Progress progress, const Status& step_status);
   void publish_stats(std::size_t token_count);
+  Status refuse_arrival(const GenerateRequest& request, Refusal& refusal) const;
   void end_all(FinishReason reason, const Status& status);
 
   Status check(const GenerateRequest& request) const;
@@ -60,6 +63,7 @@ class Engine::Loop {
   mutable std::mutex inbox_mutex_;
   std::condition_variable inbox_changed_;
   std::vector<Arrival> inbox_;
+  std::unordered_map<std::string, int> inbox_counts_;  // by tenant
   bool stopping_ = false;
   bool draining_ = false;
   bool dead_ = false;  // the thread has ended: of itself, or because of stopping_
@@ -68,7 +72,8 @@ class Engine::Loop {
   EngineStats stats_;
 
   std::atomic<std::uint64_t> step_count_ = 0;
-  std::atomic<int> pending_count_ = 0;  // requests whose streams have not ended
+  std::atomic<Microseconds> admission_time_ = 0;  // while the line is full
+  std::atomic<int> pending_count_ = 0;            // requests whose streams have not ended
   mutable HealthWatch watch_;
 
   // Below: the engine thread only, progress() excepted.

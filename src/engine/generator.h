@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "engine/token_stream.h"
+#include "plan/beam_params.h"
+#include "plan/pooling.h"
 #include "plan/sampling_params.h"
+#include "plan/tenant_stats.h"
 #include "plan/token_constraint.h"
 
 namespace kun {
@@ -22,9 +25,19 @@ struct GenerateRequest {
   bool ignore_end_tokens = false;
   int choice_count = 1;           // n independent continuations of the same prompt
   int prompt_logprob_count = -1;  // >= 0: how likely the prompt is, and so many others per token
-  int priority = 0;               // lower runs earlier, as in vLLM
+  int priority = 0;               // among the tenant's own; lower runs earlier, as in vLLM
+  std::string tenant;             // who pays; requests without a name are one tenant's
+  double tenant_weight = 1.0;     // share of the service, against other tenants' weights
+  Deadlines deadlines;            // from generate() on
   std::string cache_salt;         // prompts under different salts never share cache
   std::shared_ptr<const TokenConstraint> constraint;  // of the output; null: none
+  // Not kNone: the prompt is read and nothing is said; the last event holds StreamEvent::pooled.
+  // What concerns the output counts for nothing then.
+  Pooling pooling = Pooling::kNone;
+  // With a width: the choices are the best hypotheses of a beam search, best first. Each comes in
+  // one event, when the search is over. `watch` may end a hypothesis, as kStop; null: nothing does.
+  BeamParams beams{};
+  std::shared_ptr<const OutputWatch> watch;
 };
 
 // Upper bounds, inclusive, of EngineStats::step_token_buckets: vLLM's vllm:iteration_tokens_total.
@@ -51,6 +64,8 @@ struct EngineStats {
   // Steps by token count, not cumulative: one per bound of kStepTokenBounds and one for the rest.
   std::vector<std::uint64_t> step_token_buckets;
   std::uint64_t step_token_sum = 0;
+  std::uint64_t late_count = 0;  // choices dropped or ended because of deadlines
+  std::vector<TenantStats> tenants;
 };
 
 // Thread-safe.
@@ -59,8 +74,9 @@ class Generator {
   virtual ~Generator() = default;
 
   // Never blocks. Refusals (a prompt that can never fit: kInvalidArgument; a full waiting line:
-  // kResourceExhausted; draining: kUnavailable) arrive as the stream's first and only event.
-  // Letting go of the stream cancels the generation at the next step.
+  // kResourceExhausted; draining, or deadlines that cannot be kept: kUnavailable) arrive as the
+  // stream's first and only event. Letting go of the stream cancels the generation at the next
+  // step.
   virtual std::shared_ptr<TokenStream> generate(GenerateRequest request) = 0;
 
   virtual EngineStats stats() const = 0;

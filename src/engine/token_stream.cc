@@ -17,6 +17,7 @@ void drop_output_after_stop(StreamEvent& event, int kept_count) {
   event.finish = FinishReason::kStop;
   event.end_token.reset();
   event.status = Status();
+  event.refusal = {};
 }
 
 void merge(StreamEvent& into, StreamEvent&& event) {
@@ -25,10 +26,12 @@ void merge(StreamEvent& into, StreamEvent&& event) {
   into.prompt_scores.insert(into.prompt_scores.end(),
                             std::make_move_iterator(event.prompt_scores.begin()),
                             std::make_move_iterator(event.prompt_scores.end()));
+  if (!event.pooled.empty()) into.pooled = std::move(event.pooled);
   into.finish = event.finish;
   into.end_token = event.end_token;
   into.usage = event.usage;
   into.status = std::move(event.status);
+  into.refusal = event.refusal;
 }
 
 }  // namespace

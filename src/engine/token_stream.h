@@ -9,15 +9,17 @@
 #include <vector>
 
 #include "base/status.h"
+#include "plan/refusal.h"
 #include "plan/step_result.h"
 
 namespace kun {
 
 enum class FinishReason : std::uint8_t {
-  kStop,    // an end token, or the reader found a stop string
-  kLength,  // output_count_max, or the context is full
-  kAbort,   // cancelled, or the engine is going down
-  kError,   // see StreamEvent::status
+  kStop,     // an end token, the reader found a stop string, or the prompt is pooled
+  kLength,   // output_count_max, or the context is full
+  kTimeout,  // the request's time was over
+  kAbort,    // cancelled, or the engine is going down
+  kError,    // see StreamEvent::status
 };
 
 struct StreamUsage {
@@ -33,10 +35,12 @@ struct StreamEvent {
   std::uint32_t choice = 0;
   std::vector<SampledToken> tokens;
   std::vector<SampledToken> prompt_scores;  // of the next prompt tokens, from the second on
+  std::vector<float> pooled;  // [hidden], not normalized: the whole result of a pooling request
   std::optional<FinishReason> finish;
   std::optional<Token> end_token;  // the token that stopped it; also last in `tokens`
   StreamUsage usage;               // complete when `finish` is set
   Status status;                   // not ok only with kError, or with a refusal
+  Refusal refusal;                 // more about such a status
 };
 
 // One writer (the engine thread), one reader. Bounded by the outputs the request may have.

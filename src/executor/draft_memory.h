@@ -25,10 +25,17 @@ class DraftMemory {
   }
 
   // The state of the wish's sequence, new if it is not known. References hold until forgotten.
-  State& at(const DraftWish& wish) {
-    Entry& entry = entries_[{wish.sequence, wish.choice}];
+  State& at(const DraftWish& wish) { return at(wish.sequence, wish.choice); }
+  State& at(SequenceId sequence, std::uint32_t choice) {
+    Entry& entry = entries_[{sequence, choice}];
     entry.used_in = round_;
     return entry.state;
+  }
+
+  // nullptr when it is not known. Looking is no use: it may be forgotten all the same.
+  const State* find(SequenceId sequence, std::uint32_t choice) const {
+    const auto entry = entries_.find({sequence, choice});
+    return entry == entries_.end() ? nullptr : &entry->second.state;
   }
 
   // Forgets the state used longest ago, unless it is of this round. False when there is none.

@@ -34,7 +34,7 @@ DraftModel::DraftModel(std::unique_ptr<Worker> worker, const KvLayout& layout,
     : worker_(std::move(worker)),
       options_(options),
       pools_(make_pools(layout, options.worker.block_counts)),
-      prefixes_(pools_, options.label_key),
+      prefixes_(pools_, layout, options.label_key),
       memory_(kSequencesMax) {}
 
 Status DraftModel::propose(std::span<const DraftWish> wishes,

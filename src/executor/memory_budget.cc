@@ -19,6 +19,11 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kFileBytesMax = 1 << 20;
 
+// Of a group with a window a sequence holds its last few blocks, whatever its length, and the
+// prefix cache wants some for the ends of prompts that it remembers: one for so many of the other
+// groups.
+constexpr int kWindowShare = 4;
+
 // A whole small file; empty when it cannot be read.
 std::string read_small(const fs::path& path) {
   std::ifstream file(path);
@@ -121,28 +126,50 @@ Result<MemoryBudget> read_memory_budget(const fs::path& root) {
   return budget;
 }
 
-std::vector<int> block_count_for(const KvLayout& layout, std::int64_t bytes) {
-  std::vector<int> counts(layout.groups.size(), 0);
-  // Bytes of one token over all groups, as a fraction so that block lengths may differ.
-  double token_bytes = 0.0;
+std::vector<int> block_counts_of(const KvLayout& layout, std::int64_t token_count,
+                                 int step_tokens) {
+  std::vector<int> counts;
   for (const KvGroup& group : layout.groups) {
-    if (group.tokens_per_block <= 0 || group.block_bytes() <= 0) return counts;
-    token_bytes += static_cast<double>(group.block_bytes()) / group.tokens_per_block;
+    const std::int64_t length = group.tokens_per_block;
+    std::int64_t count = token_count / length;
+    if (group.window > 0 && step_tokens > 0) {
+      const std::int64_t alone = (std::int64_t{group.window} + step_tokens) / length + 2;
+      count = std::min(count, std::max(alone, count / kWindowShare));
+    }
+    counts.push_back(static_cast<int>(count));
   }
-  if (layout.groups.empty() || bytes <= 0) return counts;
-  const double tokens = static_cast<double>(bytes) / token_bytes;
-  std::int64_t used = 0;
-  for (std::size_t g = 0; g < counts.size(); ++g) {
-    const KvGroup& group = layout.groups[g];
-    // Slots are 32-bit numbers.
-    const double slots = std::min(tokens, double{std::numeric_limits<std::int32_t>::max()});
-    counts[g] = static_cast<int>(slots / group.tokens_per_block);
-    // Rounding in the division above must not cost more than the budget.
-    while (counts[g] > 0 && used + counts[g] * group.block_bytes() > bytes) --counts[g];
-    used += counts[g] * group.block_bytes();
-  }
-  if (std::ranges::find(counts, 0) != counts.end()) std::ranges::fill(counts, 0);
   return counts;
+}
+
+std::vector<int> block_count_for(const KvLayout& layout, std::int64_t bytes, int step_tokens) {
+  const std::vector<int> none(layout.groups.size(), 0);
+  for (const KvGroup& group : layout.groups) {
+    if (group.tokens_per_block <= 0 || group.block_bytes() <= 0) return none;
+  }
+  if (layout.groups.empty()) return none;
+  const auto fits = [&](std::int64_t tokens) {
+    const std::vector<int> counts = block_counts_of(layout, tokens, step_tokens);
+    std::int64_t left = bytes;
+    for (std::size_t g = 0; g < counts.size(); ++g) {
+      const std::int64_t block_bytes = layout.groups[g].block_bytes();
+      if (counts[g] > left / block_bytes) return false;
+      left -= counts[g] * block_bytes;
+    }
+    return true;
+  };
+  // Slots are 32-bit numbers.
+  std::int64_t low = 0;
+  std::int64_t high = std::numeric_limits<std::int32_t>::max();
+  while (low < high) {
+    const std::int64_t middle = low + (high - low + 1) / 2;
+    if (fits(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  std::vector<int> counts = block_counts_of(layout, low, step_tokens);
+  return std::ranges::find(counts, 0) == counts.end() ? counts : none;
 }
 
 }  // namespace kun

@@ -135,6 +135,15 @@ TEST(BlockCountFor, GivesEveryGroupTheSameNumberOfTokens) {
   EXPECT_EQ(block_count_for(two, 2048 + 8191), (std::vector{0, 0}));
 }
 
+TEST(BlockCountFor, GivesAGroupWithAWindowAShareThatHoldsAWholeStep) {
+  KvLayout layout = layout_of({16, 16});
+  layout.groups[1].window = 32;
+  EXPECT_EQ(block_count_for(layout, 2048 * 100), (std::vector{50, 50}));
+  EXPECT_EQ(block_count_for(layout, 2048 * 100, 64), (std::vector{80, 20}));
+  EXPECT_EQ(block_count_for(layout, 2048 * 100, 512), (std::vector{64, 36}));
+  EXPECT_EQ(block_count_for(layout, 2048 * 20, 512), (std::vector{10, 10}));
+}
+
 TEST(BlockCountFor, KeepsSlotsWithinTheirNumbers) {
   const KvLayout one = layout_of({16});
   const std::vector<int> counts = block_count_for(one, std::int64_t{1} << 60);

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/kun_home.h"
+#include "hub/bundled_model.h"
 #include "hub/download.h"
 #include "hub/file_list.h"
 #include "hub/http_fetch.h"
@@ -63,6 +64,9 @@ class Pull {
   }
 
   Result<PulledModel> run() {
+    if (const BundledModel* bundled = find_bundled_model(name_)) {
+      return unpack_bundled_model(*bundled, folder_);
+    }
     RETURN_IF_ERROR(check_model_name(name_));
     RETURN_IF_ERROR(check_revision(options_.revision));
     ASSIGN_OR_RETURN(const std::vector<HubFile> listed, list_files());

@@ -62,6 +62,11 @@ void KvBlockPool::forget(BlockId id) {
   link_oldest(id);
 }
 
+void KvBlockPool::forget(const BlockLabel& label) {
+  const auto entry = by_label_.find(label);
+  if (entry != by_label_.end()) forget(entry->second);
+}
+
 std::span<Token> KvBlockPool::tokens_of(BlockId id) {
   const auto count = static_cast<std::size_t>(tokens_per_block_);
   return std::span(tokens_).subspan(checked(id) * count, count);

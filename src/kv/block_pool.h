@@ -75,6 +75,7 @@ class KvBlockPool {
 
   // Takes the label away: nobody may find what the block holds.
   void forget(BlockId id);
+  void forget(const BlockLabel& label);  // from the block that has it, if one does
 
   bool labelled(BlockId id) const { return at(id).labelled; }
   int holder_count(BlockId id) const { return at(id).holder_count; }

@@ -1,6 +1,7 @@
 // PrefixCache turns runs of tokens into block labels, so that two prompts which begin alike share
 // their first blocks. It holds no blocks itself; the pools remember. With several KV groups a run
-// of tokens is shared in units that are whole blocks in every group, or not at all.
+// of tokens is shared in units that are whole blocks in every group, or not at all. Of a group with
+// a window only the blocks are needed that tokens behind the run read.
 #pragma once
 
 #include <deque>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "kv/block_table.h"
+#include "kv/kv_layout.h"
 
 namespace kun {
 
@@ -22,9 +24,10 @@ struct PrefixChain {
 
 class PrefixCache {
  public:
-  // `key` is secret: who knows it could build two prompts with one label. `pools` ([KV group])
-  // must outlive the cache.
-  PrefixCache(std::deque<KvBlockPool>& pools, const std::uint64_t (&key)[2]);
+  // `key` is secret: who knows it could build two prompts with one label. `pools` ([KV group], as
+  // in `layout`) must outlive the cache.
+  PrefixCache(std::deque<KvBlockPool>& pools, const KvLayout& layout,
+              const std::uint64_t (&key)[2]);
 
   // `salt` separates tenants: equal prompts under different salts never meet.
   PrefixChain chain(std::string_view salt);
@@ -33,21 +36,30 @@ class PrefixCache {
   // with; returns how many tokens that is.
   int match(std::span<const Token> tokens, PrefixChain& chain, std::vector<BlockTable>& tables);
 
-  // Makes the whole units of `tokens` discoverable. Requires: `tables` cover `tokens`, and their
-  // bytes are computed.
+  // Makes the whole units of `tokens` discoverable, as far as their blocks were not given back.
+  // Requires: `tables` cover `tokens`, and their bytes are computed.
   void publish(std::span<const Token> tokens, PrefixChain& chain,
                const std::vector<BlockTable>& tables);
+
+  // Takes the labels away from all blocks of `tables`, those that were given back included.
+  void forget(const PrefixChain& chain, const std::vector<BlockTable>& tables);
 
   // Tokens in the smallest run that is whole blocks in every group.
   int unit() const { return unit_; }
 
  private:
+  using Found = std::vector<std::vector<BlockRef>>;  // [group]: blocks one after the other
+
+  int match_whole(std::span<const Token> tokens, PrefixChain& chain, Found& found);
+  bool match_window(std::span<const Token> tokens, PrefixChain& chain, std::size_t group,
+                    int& count, std::vector<BlockRef>& found);
   bool find_unit(std::span<const Token> tokens, PrefixChain& chain, std::size_t group, int first,
                  std::vector<BlockRef>& found);
   BlockContent content(std::span<const Token> tokens, PrefixChain& chain, std::size_t group,
                        int block);
 
   std::deque<KvBlockPool>& pools_;
+  std::vector<KvGroup> groups_;
   std::uint64_t key_[2];
   int unit_ = 1;
   std::vector<std::byte> scratch_;

@@ -4,9 +4,9 @@
 #include "models/latent_decoder.h"
 
 namespace kun {
+namespace {
 
-Result<std::unique_ptr<const Model>> load_deepseek_v32(const Checkpoint& checkpoint, Ops& ops,
-                                                       const ModelOptions& options) {
+Result<LatentDecoderShape> read_shape(const Checkpoint& checkpoint) {
   ASSIGN_OR_RETURN(LatentDecoderShape shape, read_latent_decoder_shape(checkpoint));
   ConfigReader read(checkpoint.config());
   nn::IndexerShape indexer;
@@ -21,7 +21,20 @@ Result<std::unique_ptr<const Model>> load_deepseek_v32(const Checkpoint& checkpo
   RETURN_IF_ERROR(read.status());
   indexer.head_width = width;
   shape.attention.indexer = indexer;
+  return shape;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<const Model>> load_deepseek_v32(const Checkpoint& checkpoint, Ops& ops,
+                                                       const ModelOptions& options) {
+  ASSIGN_OR_RETURN(const LatentDecoderShape shape, read_shape(checkpoint));
   return load_latent_decoder(shape, checkpoint, ops, options);
+}
+
+Result<KvLayout> deepseek_v32_layout(const Checkpoint& checkpoint, DType cache_dtype) {
+  ASSIGN_OR_RETURN(const LatentDecoderShape shape, read_shape(checkpoint));
+  return latent_decoder_layout_of(shape, checkpoint, cache_dtype);
 }
 
 }  // namespace kun

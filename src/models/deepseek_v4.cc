@@ -2,6 +2,7 @@
 // compressed entries, experts in every layer, of which the first layers choose by token id. Other
 // generations share none of the frame, so this file has its own.
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -18,6 +19,7 @@ namespace {
 
 // Blocks are whole runs of every ratio, and whole panels of the indexer's keys.
 constexpr int kBlockPositions = 128;
+constexpr std::size_t kRatiosMax = 8;  // as many as 128 has divisors
 
 struct Shape {
   nn::CompressedAttentionShape attention;
@@ -33,21 +35,16 @@ struct Shape {
 };
 
 void read_attention(ConfigReader& read, nn::CompressedAttentionShape& shape) {
-  const auto read_size = [&](std::string_view key, std::int64_t& value, int max) {
-    int number = 1;
-    read.read(key, number, 1, max);
-    value = number;
-  };
   int key_heads = 1;
   read.read_or("num_key_value_heads", key_heads, 1, 1, 1);
-  read_size("hidden_size", shape.hidden, kSizeMax);
-  read_size("num_attention_heads", shape.heads, 65536);
-  read_size("head_dim", shape.head_width, 65536);
-  read_size("qk_rope_head_dim", shape.rope, 65536);
-  read_size("q_lora_rank", shape.query_rank, kSizeMax);
-  read_size("o_lora_rank", shape.output_rank, kSizeMax);
-  read_size("o_groups", shape.output_groups, 65536);
-  read_size("index_head_dim", shape.indexer.head_width, 65536);
+  read_size(read, "hidden_size", shape.hidden);
+  read_size(read, "num_attention_heads", shape.heads, 1, 65536);
+  read_size(read, "head_dim", shape.head_width, 1, 65536);
+  read_size(read, "qk_rope_head_dim", shape.rope, 1, 65536);
+  read_size(read, "q_lora_rank", shape.query_rank);
+  read_size(read, "o_lora_rank", shape.output_rank);
+  read_size(read, "o_groups", shape.output_groups, 1, 65536);
+  read_size(read, "index_head_dim", shape.indexer.head_width, 1, 65536);
   read.read("index_n_heads", shape.indexer.heads, 1, 65536);
   read.read("index_topk", shape.indexer.top, 1, 1 << 24);
   read.read("sliding_window", shape.window, 1, 1 << 24);
@@ -96,12 +93,16 @@ Result<Shape> read_shape(const Checkpoint& checkpoint) {
   if (!experts) read.fail("the key 'n_routed_experts' is missing");
   if (experts) shape.experts = experts->shape;
   read.read_or("swiglu_limit", shape.experts.limit, 0.0F, 0.0F, 1e6F);
+  bool interleaved = true;
+  read.read_or("rope_interleave", interleaved, true);
+  if (!interleaved) read.fail("rope_interleave false is not supported in DeepSeek V4");
   shape.rope.width = static_cast<int>(shape.attention.rope);
   shape.rope.layout = RopeLayout::kInterleaved;
   shape.compressed_rope = shape.rope;
   read.read("rope_theta", shape.rope.theta, 1.0, 1e12);
   read.read("compress_rope_theta", shape.compressed_rope.theta, 1.0, 1e12);
-  shape.compressed_rope.scaling = read_rope_scaling(read, shape.context_length_max);
+  shape.compressed_rope.scaling =
+      read_rope_scaling(read, shape.compressed_rope.theta, shape.context_length_max);
   shape.compressed_rope.scaling.attention_factor = 1.0;
   RETURN_IF_ERROR(read.status());
   return shape;
@@ -224,14 +225,12 @@ class DeepseekV4 final : public Model {
     ops_.embed(batch.tokens, embedding_, nn::flat_heads(embedded));
     ops_.copy_heads(nn::repeat_head(embedded, streams), nn::heads_of(all, 0, streams, hidden()));
 
-    std::vector<nn::CompressedEntries> completed;  // [ratio]
-    for (std::size_t r = 0; r < groups_.ratios.size(); ++r) {
-      completed.emplace_back(batch.groups[r + 1], groups_.ratios[r], kBlockPositions);
-    }
     const nn::CompressedAngles window_angles = angles(batch, rope_, nullptr);
-    std::vector<nn::CompressedAngles> by_ratio;
-    for (const nn::CompressedEntries& entries : completed) {
-      by_ratio.push_back(angles(batch, compressed_rope_, &entries));
+    std::array<nn::CompressedEntries, kRatiosMax> completed;
+    std::array<nn::CompressedAngles, kRatiosMax> by_ratio;
+    for (std::size_t r = 0; r < groups_.ratios.size(); ++r) {
+      completed[r] = {batch.groups[r + 1], groups_.ratios[r], kBlockPositions, scratch_};
+      by_ratio[r] = angles(batch, compressed_rope_, &completed[r]);
     }
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const int group = groups_.of(shape_.ratios[i]).group;
@@ -290,11 +289,18 @@ class DeepseekV4 final : public Model {
 
 Result<std::unique_ptr<const Model>> load_deepseek_v4(const Checkpoint& checkpoint, Ops& ops,
                                                       const ModelOptions& options) {
+  RETURN_IF_ERROR(require_float_cache(checkpoint.config(), options.cache_dtype));
   ASSIGN_OR_RETURN(const Shape shape, read_shape(checkpoint));
-  WeightLoader weights(checkpoint, ops, options.progress, options.cache);
+  WeightLoader weights(checkpoint, ops, options.progress, options.cache, options.plan);
   auto model = std::make_unique<DeepseekV4>(shape, nn::Loader(weights), options.cache_dtype);
   RETURN_IF_ERROR(weights.status());
   return std::unique_ptr<const Model>(std::move(model));
+}
+
+Result<KvLayout> deepseek_v4_layout(const Checkpoint& checkpoint, DType cache_dtype) {
+  RETURN_IF_ERROR(require_float_cache(checkpoint.config(), cache_dtype));
+  ASSIGN_OR_RETURN(const Shape shape, read_shape(checkpoint));
+  return Groups(shape).layout(shape, cache_dtype);
 }
 
 }  // namespace kun

@@ -1,4 +1,5 @@
-// The factories of all architectures; each is defined in the file of its name.
+// The factories of all architectures, and what their caches would hold; each is defined in the file
+// of its name.
 #pragma once
 
 #include "models/registry.h"
@@ -21,5 +22,10 @@ Result<std::unique_ptr<const Model>> load_deepseek_v32(const Checkpoint& checkpo
                                                        const ModelOptions& options);
 Result<std::unique_ptr<const Model>> load_deepseek_v4(const Checkpoint& checkpoint, Ops& ops,
                                                       const ModelOptions& options);
+
+Result<KvLayout> dense_decoder_layout(const Checkpoint& checkpoint, DType cache_dtype);
+Result<KvLayout> latent_decoder_layout(const Checkpoint& checkpoint, DType cache_dtype);
+Result<KvLayout> deepseek_v32_layout(const Checkpoint& checkpoint, DType cache_dtype);
+Result<KvLayout> deepseek_v4_layout(const Checkpoint& checkpoint, DType cache_dtype);
 
 }  // namespace kun

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <utility>
 
+#include "models/factories.h"
+#include "models/next_token_decoder.h"
 #include "models/shape_reader.h"
 
 namespace kun {
@@ -20,54 +22,44 @@ double score_factor(ConfigReader& read, const nn::RopeScaling& scaling) {
 
 nn::LatentAttentionShape read_attention(ConfigReader& read) {
   nn::LatentAttentionShape shape;
-  int hidden = 0;
-  int heads = 0;
-  int query_rank = 0;
-  int latent = 0;
-  int nope = 0;
-  int rope = 0;
-  int value = 0;
-  read.read("hidden_size", hidden, 1, kSizeMax);
-  read.read("num_attention_heads", heads, 1, 65536);
-  read.read_or("q_lora_rank", query_rank, 0, 1, kSizeMax);
-  read.read("kv_lora_rank", latent, 1, 65536);
-  read.read("qk_nope_head_dim", nope, 1, 65536);
-  read.read("qk_rope_head_dim", rope, 2, 65536);
-  read.read("v_head_dim", value, 1, 65536);
+  read_size(read, "hidden_size", shape.hidden);
+  read_size(read, "num_attention_heads", shape.heads, 1, 65536);
+  if (read.has("q_lora_rank")) read_size(read, "q_lora_rank", shape.query_rank);
+  read_size(read, "kv_lora_rank", shape.latent, 1, 65536);
+  read_size(read, "qk_nope_head_dim", shape.nope, 1, 65536);
+  read_size(read, "qk_rope_head_dim", shape.rope, 2, 65536);
+  read_size(read, "v_head_dim", shape.value, 1, 65536);
   read.read("rms_norm_eps", shape.norm_epsilon, 0.0F, 1.0F);
-  if (rope % 2 != 0) read.fail("qk_rope_head_dim must be even");
-  if (latent % 2 != 0) read.fail("kv_lora_rank must be even");
-  shape.hidden = hidden;
-  shape.heads = heads;
-  shape.query_rank = query_rank;
-  shape.latent = latent;
-  shape.nope = nope;
-  shape.rope = rope;
-  shape.value = value;
+  if (shape.rope % 2 != 0) read.fail("qk_rope_head_dim must be even");
+  if (shape.latent % 2 != 0) read.fail("kv_lora_rank must be even");
   return shape;
 }
 
 }  // namespace
 
+Result<KvLayout> latent_decoder_layout(const Checkpoint& checkpoint, DType cache_dtype) {
+  ASSIGN_OR_RETURN(const LatentDecoderShape shape, read_latent_decoder_shape(checkpoint));
+  return latent_decoder_layout_of(shape, checkpoint, cache_dtype);
+}
+
+Result<KvLayout> latent_decoder_layout_of(const LatentDecoderShape& shape,
+                                          const Checkpoint& checkpoint, DType cache_dtype) {
+  RETURN_IF_ERROR(require_float_cache(checkpoint.config(), cache_dtype));
+  return PreNormDecoder<nn::LatentAttention>::make_layout(shape, cache_dtype);
+}
+
 Result<LatentDecoderShape> read_latent_decoder_shape(const Checkpoint& checkpoint) {
   ConfigReader read(checkpoint.config());
   LatentDecoderShape shape;
-  int inner = 0;
   shape.attention = read_attention(read);
-  read.read("num_hidden_layers", shape.layer_count, 1, 4096);
-  read.read("intermediate_size", inner, 1, kSizeMax);
-  read.read("vocab_size", shape.vocabulary, 1, kSizeMax);
-  read.read_or("max_position_embeddings", shape.context_length_max, 2048, 1, 1 << 30);
-  read.read_or("tie_word_embeddings", shape.tied_embeddings, false);
-  require_silu(read);
+  read_decoder_shape(read, shape);
   bool bias = false;
   read.read_or("attention_bias", bias, false);
   if (bias) read.fail("attention_bias is not supported with latent attention");
-  shape.inner = inner;
   shape.rope.width = static_cast<int>(shape.attention.rope);
-  shape.rope.layout = RopeLayout::kInterleaved;
-  read.read_or("rope_theta", shape.rope.theta, 10000.0, 1.0, 1e12);
-  shape.rope.scaling = read_rope_scaling(read, shape.context_length_max);
+  bool interleaved = true;  // as transformers' DeepseekV3Config has it
+  read.read_or("rope_interleave", interleaved, true);
+  shape.rope.layout = interleaved ? RopeLayout::kInterleaved : RopeLayout::kHalf;
   const auto width = static_cast<double>(shape.attention.nope + shape.attention.rope);
   shape.attention.scale =
       static_cast<float>(score_factor(read, shape.rope.scaling) / std::sqrt(width));
@@ -79,8 +71,16 @@ Result<LatentDecoderShape> read_latent_decoder_shape(const Checkpoint& checkpoin
 Result<std::unique_ptr<const Model>> load_latent_decoder(LatentDecoderShape shape,
                                                          const Checkpoint& checkpoint, Ops& ops,
                                                          const ModelOptions& options) {
-  WeightLoader weights(checkpoint, ops, options.progress, options.cache);
+  RETURN_IF_ERROR(require_float_cache(checkpoint.config(), options.cache_dtype));
+  WeightLoader weights(checkpoint, ops, options.progress, options.cache, options.plan);
   shape.attention.packed = options.cache_dtype;
+  if (options.latent_by_shape) shape.attention.form = nn::LatentForm::kByShape;
+  if (options.next_token_module) {
+    RETURN_IF_ERROR(check_next_token_module(shape, checkpoint));
+    auto both = std::make_unique<NextTokenDecoder>(shape, nn::Loader(weights), options.cache_dtype);
+    RETURN_IF_ERROR(weights.status());
+    return std::unique_ptr<const Model>(std::move(both));
+  }
   auto model = std::make_unique<PreNormDecoder<nn::LatentAttention>>(shape, nn::Loader(weights),
                                                                      options.cache_dtype);
   RETURN_IF_ERROR(weights.status());

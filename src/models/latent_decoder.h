@@ -16,8 +16,12 @@ using LatentDecoderShape = PreNormShape<nn::LatentAttention>;
 // Reads what the three spell alike.
 Result<LatentDecoderShape> read_latent_decoder_shape(const Checkpoint& checkpoint);
 
-// Loads the weights. The checkpoint must outlive the model: embedding rows are read from it. What
-// else it holds (the next-token module of V3, under layers beyond the last) is left alone.
+// What its cache would hold, before anything is loaded.
+Result<KvLayout> latent_decoder_layout_of(const LatentDecoderShape& shape,
+                                          const Checkpoint& checkpoint, DType cache_dtype);
+
+// Loads the weights. The checkpoint must outlive the model: embedding rows are read from it. The
+// next-token module of V3, a layer beyond the last, is left alone unless the options ask for it.
 Result<std::unique_ptr<const Model>> load_latent_decoder(LatentDecoderShape shape,
                                                          const Checkpoint& checkpoint, Ops& ops,
                                                          const ModelOptions& options);

@@ -4,60 +4,14 @@
 #pragma once
 
 #include <numeric>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "models/model.h"
-#include "models/pre_norm_shape.h"
-#include "nn/experts.h"
-#include "nn/gated_mlp.h"
-#include "nn/rms_norm.h"
+#include "models/pre_norm_layer.h"
 #include "nn/rope.h"
 
 namespace kun {
-
-template <class Attention>
-class PreNormLayer {
- public:
-  using Shape = PreNormShape<Attention>;
-
-  PreNormLayer(const nn::Loader& load, const Shape& shape, int index)
-      : hidden_(shape.attention.hidden),
-        attention_norm_(load / "input_layernorm", hidden_, shape.attention.norm_epsilon),
-        attention_(load / "self_attn", shape.attention, index),
-        mlp_norm_(load / "post_attention_layernorm", hidden_, shape.attention.norm_epsilon) {
-    if (shape.experts && shape.experts->contains(index)) {
-      experts_.emplace(load / "mlp", shape.experts->shape);
-    } else {
-      mlp_.emplace(load / "mlp", hidden_, shape.inner);
-    }
-  }
-
-  // residual: [token, hidden], in and out.
-  void operator()(const ForwardBatch& batch, const KvStorage& cache, ConstTensorView cos_sin,
-                  RopeLayout layout, TensorView residual, nn::Scratch& scratch) const {
-    const std::int64_t mark = scratch.mark();
-    const TensorView normed = scratch.take({residual.rows(), hidden_});
-    attention_norm_(residual, normed);
-    attention_(batch.groups.front(), cache, normed, cos_sin, layout, residual, scratch);
-    mlp_norm_(residual, normed);
-    if (experts_) {
-      (*experts_)(batch.tokens, normed, residual, scratch);
-    } else {
-      (*mlp_)(normed, residual, scratch);
-    }
-    scratch.rewind(mark);
-  }
-
- private:
-  std::int64_t hidden_;
-  nn::RmsNorm attention_norm_;
-  Attention attention_;
-  nn::RmsNorm mlp_norm_;
-  std::optional<nn::GatedMlp> mlp_;
-  std::optional<nn::Experts> experts_;
-};
 
 template <class Attention>
 class PreNormDecoder final : public Model {
@@ -80,6 +34,14 @@ class PreNormDecoder final : public Model {
     }
   }
 
+  static KvLayout make_layout(const Shape& shape, DType cache_dtype) {
+    KvGroup group;
+    group.layers.resize(static_cast<std::size_t>(shape.layer_count));
+    std::iota(group.layers.begin(), group.layers.end(), 0);
+    group.planes = Attention::planes(shape.attention, cache_dtype);
+    return {{std::move(group)}};
+  }
+
   nn::Rope& rope() { return rope_; }
 
   int vocabulary_size() const override { return shape_.vocabulary; }
@@ -88,14 +50,10 @@ class PreNormDecoder final : public Model {
   const KvLayout& kv_layout() const override { return layout_; }
 
   Status forward(const ForwardBatch& batch, const KvStorage& cache, TensorView out) const override {
-    const auto token_count = std::ssize(batch.tokens);
-    scratch_.reset();
-    const TensorView residual = scratch_.take({token_count, hidden()});
-    const TensorView cos_sin = scratch_.take({token_count, rope_.pair_count(), 2});
-    ops_.embed(batch.tokens, embedding_, residual);
-    rope_.fill(batch.positions, cos_sin);
-    for (const PreNormLayer<Attention>& layer : layers_) {
-      layer(batch, cache, cos_sin, rope_.layout(), residual, scratch_);
+    const TensorView residual = run_layers(batch, cache);
+    if (wants_all_rows(batch)) {
+      final_norm_(residual, out);
+      return {};
     }
     for (std::size_t i = 0; i < batch.wanted_rows.size(); ++i) {
       final_norm_(residual.slice_rows(batch.wanted_rows[i], 1),
@@ -104,22 +62,43 @@ class PreNormDecoder final : public Model {
     return {};
   }
 
+  // forward() for every row, whatever is wanted. hidden: [token, hidden].
+  void forward_all(const ForwardBatch& batch, const KvStorage& cache, TensorView hidden) const {
+    final_norm_(run_layers(batch, cache), hidden);
+  }
+
   Status logits(ConstTensorView hidden, TensorView out) const override {
     head_(hidden, LinearOutput::kStore, out);
     return {};
   }
 
  private:
+  // The residual stream behind the last layer: [token, hidden].
+  TensorView run_layers(const ForwardBatch& batch, const KvStorage& cache) const {
+    const auto token_count = std::ssize(batch.tokens);
+    scratch_.reset();
+    const TensorView residual = scratch_.take({token_count, hidden()});
+    const TensorView cos_sin = scratch_.take({token_count, rope_.pair_count(), 2});
+    ops_.embed(batch.tokens, embedding_, residual);
+    rope_.fill(batch.positions, cos_sin);
+    for (const PreNormLayer<Attention>& layer : layers_) {
+      layer(batch.tokens, batch.groups.front(), cache, cos_sin, rope_.layout(), residual, scratch_);
+    }
+    return residual;
+  }
+
   static nn::Loader head_loader(const nn::Loader& load, const Shape& shape) {
     return shape.tied_embeddings ? load / "model" / "embed_tokens" : load / "lm_head";
   }
 
-  static KvLayout make_layout(const Shape& shape, DType cache_dtype) {
-    KvGroup group;
-    group.layers.resize(static_cast<std::size_t>(shape.layer_count));
-    std::iota(group.layers.begin(), group.layers.end(), 0);
-    group.planes = Attention::planes(shape.attention, cache_dtype);
-    return {{std::move(group)}};
+  // All of them, in their order.
+  static bool wants_all_rows(const ForwardBatch& batch) {
+    if (batch.wanted_rows.size() != batch.tokens.size()) return false;
+    std::int32_t row = 0;
+    for (const std::int32_t wanted : batch.wanted_rows) {
+      if (wanted != row++) return false;
+    }
+    return true;
   }
 
   std::int64_t hidden() const { return shape_.attention.hidden; }

@@ -17,9 +17,8 @@ struct ExpertLayers {
   bool contains(int layer) const { return layer >= first && layer % every == 0; }
 };
 
-template <class Attention>
-struct PreNormShape {
-  typename Attention::Shape attention;  // hidden and norm_epsilon hold for the whole model
+// All but the attention.
+struct DecoderShape {
   nn::RopeShape rope;
   std::int64_t inner = 0;  // width of a dense MLP
   int layer_count = 0;
@@ -27,6 +26,11 @@ struct PreNormShape {
   int context_length_max = 0;
   bool tied_embeddings = false;
   std::optional<ExpertLayers> experts;
+};
+
+template <class Attention>
+struct PreNormShape : DecoderShape {
+  typename Attention::Shape attention;  // hidden and norm_epsilon hold for the whole model
 };
 
 }  // namespace kun

@@ -102,24 +102,25 @@ Status ScriptModel::forward(const ForwardBatch& batch, const KvStorage& cache,
   int stall_ms = 0;
   Status failure;
   std::vector<Token> text;
-  std::size_t next = 0;  // in wanted_rows
-  for (const AttentionSlice& slice : batch.groups[0].slices) {
-    for (; next < batch.wanted_rows.size(); ++next) {
-      const std::int32_t row = batch.wanted_rows[next] - slice.first_row;
-      if (row >= slice.row_count) break;
-      RETURN_IF_ERROR(read(slice, slice.first_position + row + 1, plane, text));
-      const Script::Place place = script_.locate(text);
-      float* out = hidden.row<float>(static_cast<std::int64_t>(next));
-      out[0] = static_cast<float>(script_.end_token);
-      out[1] = 0.0F;
-      if (place.rule == nullptr) continue;
-      out[0] = static_cast<float>(place.rule->reply[place.given]);
-      const auto event = place.rule->events.find(place.given);
-      if (event == place.rule->events.end()) continue;
-      stall_ms = std::max(stall_ms, event->second.stall_ms);
-      if (event->second.nan) out[1] = 1.0F;
-      if (event->second.fails && failure.ok()) failure = internal_error(event->second.error);
-    }
+  const std::vector<AttentionSlice>& slices = batch.groups[0].slices;
+  for (std::size_t i = 0; i < batch.wanted_rows.size(); ++i) {
+    const std::int32_t row = batch.wanted_rows[i];
+    const auto behind = std::ranges::upper_bound(slices, row, {}, &AttentionSlice::first_row);
+    CHECK(behind != slices.begin());
+    const AttentionSlice& slice = *(behind - 1);
+    const std::int32_t length = slice.first_position + (row - slice.first_row) + 1;
+    RETURN_IF_ERROR(read(slice, length, plane, text));
+    const Script::Place place = script_.locate(text);
+    float* out = hidden.row<float>(static_cast<std::int64_t>(i));
+    out[0] = static_cast<float>(script_.end_token);
+    out[1] = 0.0F;
+    if (place.rule == nullptr) continue;
+    out[0] = static_cast<float>(place.rule->reply[place.given]);
+    const auto event = place.rule->events.find(place.given);
+    if (event == place.rule->events.end()) continue;
+    stall_ms = std::max(stall_ms, event->second.stall_ms);
+    if (event->second.nan) out[1] = 1.0F;
+    if (event->second.fails && failure.ok()) failure = internal_error(event->second.error);
   }
   const auto pace = std::chrono::microseconds(script_.step_us) +
                     std::chrono::microseconds(script_.token_us) * std::ssize(batch.tokens);

@@ -1,5 +1,7 @@
 #include "models/shape_reader.h"
 
+#include <fmt/format.h>
+
 namespace kun {
 namespace {
 
@@ -41,7 +43,11 @@ void check_groups(ConfigReader& read, const nn::ExpertsShape& shape) {
   if (shape.kept_group_count > shape.group_count) {
     return read.fail("topk_group must not be above n_group");
   }
-  const int kept = shape.expert_count / shape.group_count * shape.kept_group_count;
+  const int group_size = shape.expert_count / shape.group_count;
+  if (shape.group_score == GroupScore::kTopTwo && shape.group_count > 1 && group_size < 2) {
+    return read.fail("n_group leaves less than the two experts a group that it is judged by");
+  }
+  const int kept = group_size * shape.kept_group_count;
   if (shape.chosen_count > kept) {
     read.fail("num_experts_per_tok must not be above the number of experts to choose from");
   }
@@ -49,7 +55,24 @@ void check_groups(ConfigReader& read, const nn::ExpertsShape& shape) {
 
 }  // namespace
 
-nn::RopeScaling read_rope_scaling(ConfigReader& read, int context_length_max) {
+void read_size(ConfigReader& read, std::string_view key, std::int64_t& value, int min, int max) {
+  int number = static_cast<int>(value);
+  read.read(key, number, min, max);
+  value = number;
+}
+
+void read_decoder_shape(ConfigReader& read, DecoderShape& shape) {
+  read.read("num_hidden_layers", shape.layer_count, 1, 4096);
+  read_size(read, "intermediate_size", shape.inner);
+  read.read("vocab_size", shape.vocabulary, 1, kSizeMax);
+  read.read_or("max_position_embeddings", shape.context_length_max, 2048, 1, 1 << 30);
+  read.read_or("tie_word_embeddings", shape.tied_embeddings, false);
+  require_silu(read);
+  read.read_or("rope_theta", shape.rope.theta, 10000.0, 1.0, 1e12);
+  shape.rope.scaling = read_rope_scaling(read, shape.rope.theta, shape.context_length_max);
+}
+
+nn::RopeScaling read_rope_scaling(ConfigReader& read, double theta, int context_length_max) {
   nn::RopeScaling scaling;
   std::string kind;
   read.read_or("rope_scaling.rope_type", kind, "default");
@@ -70,6 +93,8 @@ nn::RopeScaling read_rope_scaling(ConfigReader& read, int context_length_max) {
     }
   } else if (kind == "yarn") {
     scaling.kind = nn::RopeScaling::Kind::kYarn;
+    // YaRN divides by the logarithm of the base: with 1 all pairs turn alike, and none is between.
+    if (!(theta > 1.0)) read.fail("rope_scaling of type 'yarn' needs a rope_theta above 1");
     read.read_or("rope_scaling.beta_fast", scaling.beta_fast, 32.0, 1e-3, 1e6);
     read.read_or("rope_scaling.beta_slow", scaling.beta_slow, 1.0, 1e-3, 1e6);
     read.read_or("rope_scaling.attention_factor", scaling.attention_factor, 1.0, 1e-3, 1e3);
@@ -106,6 +131,15 @@ void require_silu(ConfigReader& read) {
   if (activation != "silu") {
     read.fail("hidden_act '" + activation + "' is not supported; silu is");
   }
+}
+
+Status require_float_cache(const Config& config, DType cache_dtype) {
+  if (cache_dtype == DType::kF32 || cache_dtype == DType::kBF16) return {};
+  return unimplemented(
+      fmt::format("a cache of {} is for keys and values of heads, and {} keeps latent vectors, "
+                  "which every head "
+                  "reads: serve it with --kv-cache-dtype auto",
+                  name(cache_dtype), config.architecture()));
 }
 
 }  // namespace kun

@@ -28,8 +28,9 @@ Attention::Attention(const Loader& load, const AttentionShape& shape, int layer)
 
 std::vector<KvPlane> Attention::planes(const AttentionShape& shape, DType dtype) {
   const int width = static_cast<int>(shape.kv_heads * shape.head_width);
-  return {{.name = "key", .dtype = dtype, .width = width},
-          {.name = "value", .dtype = dtype, .width = width}};
+  const int head_width = static_cast<int>(shape.head_width);
+  return {{.name = "key", .dtype = dtype, .width = width, .head_width = head_width},
+          {.name = "value", .dtype = dtype, .width = width, .head_width = head_width}};
 }
 
 void Attention::operator()(const GroupBatch& batch, const KvStorage& cache, ConstTensorView in,
@@ -53,7 +54,6 @@ void Attention::operator()(const GroupBatch& batch, const KvStorage& cache, Cons
   CachePlane values = cache.planes[layer_][1];
   keys.role = CacheRole::kKeys;
   values.role = CacheRole::kValues;
-  keys.head_width = values.head_width = static_cast<int>(shape_.head_width);
   ops_->store_cache(qkv.slice_cols(query_width, kv_width), batch.slots, keys);
   ops_->store_cache(qkv.slice_cols(query_width + kv_width, kv_width), batch.slots, values);
 

@@ -1,5 +1,6 @@
 #include "nn/compressed_attention.h"
 
+#include <array>
 #include <cmath>
 
 #include "nn/float_weights.h"
@@ -129,14 +130,14 @@ void CompressedAttention::attend(const ForwardBatch& batch, const std::vector<Ca
                                  ConstTensorView in, ConstTensorView query_in, TensorView query,
                                  const CompressedAngles& angles, TensorView mixed,
                                  Scratch& scratch) const {
-  std::vector<LatentSource> sources(1);
+  std::array<LatentSource, 2> sources;
   sources[0].plane = planes[kWindow];
   sources[0].plane.role = CacheRole::kRows;
   sources[0].slices = batch.groups.front().slices;
   sources[0].window = shape_.window;
   if (compressor_) {
     const GroupBatch& group = batch.groups[static_cast<std::size_t>(group_.group)];
-    LatentSource& entries = sources.emplace_back();
+    LatentSource& entries = sources[1];
     entries.plane = planes[kEntries];
     entries.plane.role = CacheRole::kRows;
     entries.slices = group.slices;
@@ -148,7 +149,7 @@ void CompressedAttention::attend(const ForwardBatch& batch, const std::vector<Ca
     }
   }
   ops_->latent_attention({.query = query,
-                          .sources = sources,
+                          .sources = std::span(sources).first(compressor_ ? 2 : 1),
                           .scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_width)),
                           .sinks = sinks_.view,
                           .out = mixed});

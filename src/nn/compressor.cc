@@ -5,14 +5,22 @@
 
 namespace kun::nn {
 
-CompressedEntries::CompressedEntries(const GroupBatch& batch, int ratio, int block_positions) {
+CompressedEntries::CompressedEntries(const GroupBatch& batch, int ratio, int block_positions,
+                                     Scratch& scratch) {
   const std::int32_t per_block = block_positions / ratio;
+  std::int64_t count = 0;
+  for (const AttentionSlice& slice : batch.slices) {
+    count += (slice.first_position + slice.row_count) / ratio - slice.first_position / ratio;
+  }
+  positions = scratch.take_list<std::int32_t>(count);
+  slots = scratch.take_list<std::int32_t>(count);
+  std::size_t next = 0;
   for (const AttentionSlice& slice : batch.slices) {
     const std::int32_t end = (slice.first_position + slice.row_count) / ratio;
     for (std::int32_t entry = slice.first_position / ratio; entry < end; ++entry) {
-      positions.push_back(entry * ratio);
+      positions[next] = entry * ratio;
       const std::int32_t block = slice.blocks[static_cast<std::size_t>(entry / per_block)];
-      slots.push_back(block * per_block + entry % per_block);
+      slots[next++] = block * per_block + entry % per_block;
     }
   }
 }
@@ -22,8 +30,8 @@ Compressor::Compressor(const Loader& load, const CompressorShape& shape)
       shape_(shape),
       value_and_gate_({{load / "wkv", row_width()}, {load / "wgate", row_width()}}, shape.hidden),
       norm_(load / "norm", shape.width, shape.norm_epsilon) {
-  const std::vector<float> bias = load_floats(load, load.name("ape"), shape.ratio, row_width());
-  if (!bias.empty()) bias_ = device_vector(*ops_, bias);
+  const WeightView bias = load.weights().view(load.name("ape"), shape.ratio, row_width());
+  if (load.weights().status().ok()) bias_ = device_vector(*ops_, floats_of(bias));
 }
 
 std::vector<KvPlane> Compressor::planes(const CompressorShape& shape, std::string_view name,

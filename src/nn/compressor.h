@@ -27,11 +27,12 @@ struct CompressorShape {
 
 // The entries that a step completes, the same for all layers of one ratio.
 struct CompressedEntries {
-  // `block_positions`: tokens per block of the group.
-  CompressedEntries(const GroupBatch& batch, int ratio, int block_positions);
+  CompressedEntries() = default;
+  // `block_positions`: tokens per block of the group. The lists live in `scratch`.
+  CompressedEntries(const GroupBatch& batch, int ratio, int block_positions, Scratch& scratch);
 
-  std::vector<std::int32_t> positions;  // [entry]: the first of its run
-  std::vector<std::int32_t> slots;      // [entry]: in planes of the group with this ratio
+  std::span<std::int32_t> positions;  // [entry]: the first of its run
+  std::span<std::int32_t> slots;      // [entry]: in planes of the group with this ratio
 };
 
 class Compressor {

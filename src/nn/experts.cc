@@ -11,13 +11,14 @@ namespace kun::nn {
 namespace {
 
 ExpertWeights load_expert(const Loader& load, const ExpertNames& names, std::int64_t hidden,
-                          std::int64_t inner, std::vector<std::unique_ptr<PackedMatrix>>& keep) {
+                          std::int64_t inner, ReadShare share,
+                          std::vector<std::unique_ptr<PackedMatrix>>& keep) {
   WeightLoader& weights = load.weights();
   const MatrixPart gate_up[] = {{(load / names.gate_proj).weight(), inner},
                                 {(load / names.up_proj).weight(), inner}};
   const MatrixPart down = {(load / names.down_proj).weight(), hidden};
-  keep.push_back(weights.matrix(gate_up, hidden));
-  keep.push_back(weights.matrix({&down, 1}, inner));
+  keep.push_back(weights.matrix(gate_up, hidden, share));
+  keep.push_back(weights.matrix({&down, 1}, inner, share));
   return {keep[keep.size() - 2].get(), keep.back().get()};
 }
 
@@ -42,12 +43,12 @@ Experts::Experts(const Loader& load, const ExpertsShape& shape, const ExpertName
     bias_ = weights.vector(load.name("gate", names.bias), shape.expert_count);
   }
   for (int e = 0; e < shape.expert_count && weights.status().ok(); ++e) {
-    table_.push_back(
-        load_expert(load / "experts" / e, names, shape.hidden, shape.inner, matrices_));
+    table_.push_back(load_expert(load / "experts" / e, names, shape.hidden, shape.inner,
+                                 {shape.chosen_count, shape.expert_count}, matrices_));
   }
   if (shape.shared_inner == 0 || !weights.status().ok()) return;
   shared_ =
-      load_expert(load / "shared_experts", names, shape.hidden, shape.shared_inner, matrices_);
+      load_expert(load / "shared_experts", names, shape.hidden, shape.shared_inner, {}, matrices_);
 }
 
 ConstTensorView Experts::look_up(std::span<const Token> tokens, Scratch& scratch) const {

@@ -11,14 +11,11 @@
 
 namespace kun::nn {
 
-// A matrix as floats, row by row; empty after a problem.
-std::vector<float> load_floats(const Loader& load, const std::string& name, std::int64_t rows,
-                               std::int64_t cols);
-
-// rows x cols floats as weights of type `dtype`, F32 or BF16. nullptr after a problem, or when
-// `values` is empty because there was one.
-std::unique_ptr<PackedMatrix> pack_floats(const Loader& load, std::span<const float> values,
-                                          std::int64_t rows, std::int64_t cols, DType dtype);
+// Rows [first, first + count) of a checkpoint's matrix, or all of them, as floats.
+std::vector<float> floats_of(const WeightView& view, std::int64_t first, std::int64_t count);
+inline std::vector<float> floats_of(const WeightView& view) {
+  return floats_of(view, 0, view.rows);
+}
 
 // The matrix under `name` in F32, whatever the checkpoint and the device make of others.
 std::unique_ptr<PackedMatrix> pack_exact(const Loader& load, const std::string& name,

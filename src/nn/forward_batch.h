@@ -7,6 +7,7 @@
 #include "base/token.h"
 #include "device/attention.h"
 #include "plan/batch_plan.h"
+#include "tensor/tensor_view.h"
 
 namespace kun {
 
@@ -27,7 +28,22 @@ struct ForwardBatch {
   std::vector<std::int32_t> positions;    // [token]
   std::vector<SequenceId> sequences;      // [slice]
   std::vector<GroupBatch> groups;         // [KV group]
-  std::vector<std::int32_t> wanted_rows;  // rows of `tokens` whose logits are wanted, ascending
+  std::vector<std::int32_t> wanted_rows;  // rows of `tokens` whose hidden states are wanted
+
+  // For models with a next-token module alone; empty for others.
+  std::vector<std::int32_t> kept_rows;  // rows whose hidden states are wanted for later guesses
+  ConstTensorView before;          // [slice, hidden] F32: of the token before each slice's first
+  std::vector<bool> before_known;  // [slice]: whether that row means anything
+  bool entries_later = false;      // the module's entries are made by Model::make_guess_entries()
+};
+
+// What a model's next-token module is to guess from: tokens of sequences whose earlier tokens have
+// their entries in the module's cache.
+struct GuessBatch {
+  std::vector<Token> tokens;            // [row]: what follows them is to be guessed
+  std::vector<std::int32_t> positions;  // [row], 1 at least
+  GroupBatch group;                     // the module's KV group; entries alone need no slices
+  ConstTensorView before;               // [row, hidden] F32: hidden state of the token before
 };
 
 }  // namespace kun

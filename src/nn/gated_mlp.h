@@ -17,9 +17,8 @@ class GatedMlp {
   // residual[t, :] += mlp(in[t, :])
   void operator()(ConstTensorView in, TensorView residual, Scratch& scratch) const {
     const TensorView gated = scratch.take({in.rows(), inner_});
-    const TensorView both = scratch.take({in.rows(), 2 * inner_});  // last: most never touch it
-    ops_->linear_silu_gate(in, gate_up_.weight(), both, gated);
-    down_(gated, LinearOutput::kAccumulate, residual);
+    const TensorView wide = scratch.take({in.rows(), 2 * inner_});  // last: most never touch it
+    ops_->gated_mlp(in, gate_up_.weight(), down_.weight(), down_.bias(), wide, gated, residual);
   }
 
  private:

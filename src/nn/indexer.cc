@@ -41,7 +41,7 @@ ConstTensorView Indexer::store(ConstTensorView in, ConstTensorView cos_sin,
 // The published scores are these times positive constants, which change no choice.
 ConstTensorView Indexer::choose(ConstTensorView query_in, ConstTensorView weights,
                                 ConstTensorView cos_sin, std::span<const AttentionSlice> slices,
-                                CachePlane keys, Scratch& scratch) const {
+                                CachePlane keys, int first, Scratch& scratch) const {
   const std::int64_t rows = query_in.rows();
   const TensorView queries = scratch.take({rows, shape_.heads * shape_.head_width});
   query_(query_in, LinearOutput::kStore, queries);
@@ -54,6 +54,7 @@ ConstTensorView Indexer::choose(ConstTensorView query_in, ConstTensorView weight
                         .keys = keys,
                         .slices = slices,
                         .stride = 1,
+                        .first = first,
                         .chosen = chosen});
   return chosen;
 }

@@ -33,9 +33,9 @@ class Indexer {
                         Scratch& scratch) const;
 
   // The entries for rows of the step, [row, top]; all arguments are of these rows alone, the
-  // slices' first rows too.
+  // slices' first rows too. Entries before `first` are left out.
   ConstTensorView choose(ConstTensorView query_in, ConstTensorView weights, ConstTensorView cos_sin,
-                         std::span<const AttentionSlice> slices, CachePlane keys,
+                         std::span<const AttentionSlice> slices, CachePlane keys, int first,
                          Scratch& scratch) const;
 
   int top() const { return shape_.top; }

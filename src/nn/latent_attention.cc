@@ -9,7 +9,7 @@
 namespace kun::nn {
 namespace {
 
-// Fewer rows are not worth making keys and values for.
+// By shape: fewer rows are not worth making keys and values for.
 constexpr int kNaiveRowsMin = 8;
 // What the intermediate results of one round may take; more rows, or heads, are done in rounds.
 constexpr std::int64_t kRoundBytes = std::int64_t{64} << 20;
@@ -56,27 +56,44 @@ std::vector<KvPlane> LatentAttention::planes(const LatentAttentionShape& shape, 
   return planes;
 }
 
+// What down_ makes queries of, or the queries.
+std::int64_t LatentAttention::query_width() const {
+  return shape_.query_rank > 0 ? shape_.query_rank : shape_.heads * (shape_.nope + shape_.rope);
+}
+
+// Returns all that down_ gives.
+TensorView LatentAttention::store_entries(const GroupBatch& batch, const KvStorage& cache,
+                                          ConstTensorView in, ConstTensorView cos_sin,
+                                          RopeLayout layout, Scratch& scratch) const {
+  const TensorView down = scratch.take({in.rows(), query_width() + shape_.latent + shape_.rope});
+  down_(in, LinearOutput::kStore, down);
+  const TensorView entry = down.slice_cols(query_width(), shape_.latent + shape_.rope);
+  const TensorView latent = entry.slice_cols(0, shape_.latent);
+  latent_norm_(latent, latent);
+  ops_->rope(heads_of(entry, shape_.latent, 1, shape_.rope), cos_sin, layout);
+  CachePlane entries = cache.planes[layer_][0];
+  entries.role = CacheRole::kRows;
+  ops_->store_cache(entry, batch.slots, entries);
+  return down;
+}
+
+void LatentAttention::store(const GroupBatch& batch, const KvStorage& cache, ConstTensorView in,
+                            ConstTensorView cos_sin, RopeLayout layout, Scratch& scratch) const {
+  store_entries(batch, cache, in, cos_sin, layout, scratch);
+  if (indexer_) indexer_->store(in, cos_sin, batch.slots, cache.planes[layer_][1], scratch);
+}
+
 void LatentAttention::operator()(const GroupBatch& batch, const KvStorage& cache,
                                  ConstTensorView in, ConstTensorView cos_sin, RopeLayout layout,
                                  TensorView residual, Scratch& scratch) const {
   const std::int64_t tokens = in.rows();
   const std::int64_t head_width = shape_.nope + shape_.rope;
-  const std::int64_t query_width =
-      shape_.query_rank > 0 ? shape_.query_rank : shape_.heads * head_width;
-  const TensorView down = scratch.take({tokens, query_width + shape_.latent + shape_.rope});
-  down_(in, LinearOutput::kStore, down);
-
-  const TensorView entry = down.slice_cols(query_width, shape_.latent + shape_.rope);
-  const TensorView latent = entry.slice_cols(0, shape_.latent);
-  latent_norm_(latent, latent);
-  ops_->rope(heads_of(entry, shape_.latent, 1, shape_.rope), cos_sin, layout);
-
+  const TensorView down = store_entries(batch, cache, in, cos_sin, layout, scratch);
   Step step;
   step.cos_sin = cos_sin;
   step.entries = cache.planes[layer_][0];
   step.entries.role = CacheRole::kRows;
-  ops_->store_cache(entry, batch.slots, step.entries);
-  TensorView query = down.slice_cols(0, query_width);
+  TensorView query = down.slice_cols(0, query_width());
   if (query_up_) {
     (*query_norm_)(query, query);
     step.query_in = query;
@@ -97,13 +114,13 @@ void LatentAttention::operator()(const GroupBatch& batch, const KvStorage& cache
 
 // Whether some row of the slice sees more than it may attend to.
 bool LatentAttention::sparse(const AttentionSlice& slice) const {
-  return indexer_ && slice.first_position + slice.row_count > indexer_->top();
+  return indexer_ && slice.first_position + slice.row_count - shape_.first_entry > indexer_->top();
 }
 
-// Products per head of the two forms; see the header.
+// By shape: products per head of the two forms; see the header.
 bool LatentAttention::use_naive(const AttentionSlice& slice) const {
-  if (sparse(slice)) return false;
-  if (shape_.form != LatentForm::kByShape) return shape_.form == LatentForm::kNaive;
+  if (shape_.form == LatentForm::kAbsorbed || sparse(slice)) return false;
+  if (shape_.form == LatentForm::kNaive) return true;
   if (slice.row_count < kNaiveRowsMin) return false;
   const std::int64_t rows = slice.row_count;
   const std::int64_t context = slice.first_position + rows;
@@ -121,11 +138,13 @@ void LatentAttention::attend(const Step& step, std::span<const AttentionSlice> s
   const auto rows_max =
       static_cast<std::int32_t>(std::clamp<std::int64_t>(kRoundBytes / row_bytes, 1, 1 << 20));
   // Adjacent slices of the absorbed form go together, as far as they fit; long ones in pieces.
-  std::vector<AttentionSlice> round;
+  const std::int64_t mark = scratch.mark();
+  const auto list = scratch.take_list<AttentionSlice>(std::ssize(slices));
+  std::size_t length = 0;  // a slice has at most one piece in a round
   std::int32_t rows = 0;
   const auto flush = [&] {
-    if (!round.empty()) attend_absorbed(step, round, scratch);
-    round.clear();
+    if (length > 0) attend_absorbed(step, list.first(length), scratch);
+    length = 0;
     rows = 0;
   };
   for (const AttentionSlice& slice : slices) {
@@ -135,17 +154,18 @@ void LatentAttention::attend(const Step& step, std::span<const AttentionSlice> s
     }
     for (std::int32_t first = 0; first < slice.row_count;) {
       const std::int32_t start = slice.first_row + first;
-      const bool adjacent =
-          round.empty() || round.back().first_row + round.back().row_count == start;
-      const bool dense_after_sparse = !round.empty() && sparse(round.back()) != sparse(slice);
+      const AttentionSlice* last = length > 0 ? &list[length - 1] : nullptr;
+      const bool adjacent = last == nullptr || last->first_row + last->row_count == start;
+      const bool dense_after_sparse = last != nullptr && sparse(*last) != sparse(slice);
       if (!adjacent || rows == rows_max || dense_after_sparse) flush();
       const std::int32_t count = std::min(slice.row_count - first, rows_max - rows);
-      round.push_back({start, count, slice.first_position + first, slice.blocks});
+      list[length++] = {start, count, slice.first_position + first, slice.blocks};
       rows += count;
       first += count;
     }
   }
   flush();
+  scratch.rewind(mark);
 }
 
 // `slices` are adjacent rows.
@@ -154,7 +174,8 @@ void LatentAttention::attend_absorbed(const Step& step, std::span<const Attentio
   const std::int64_t mark = scratch.mark();
   const std::int32_t first = slices.front().first_row;
   const std::int64_t rows = slices.back().first_row + slices.back().row_count - first;
-  std::vector<AttentionSlice> local(slices.begin(), slices.end());
+  const auto local = scratch.take_list<AttentionSlice>(std::ssize(slices));
+  std::copy(slices.begin(), slices.end(), local.begin());
   for (AttentionSlice& slice : local) slice.first_row -= first;
 
   const TensorView query = step.query.slice_rows(first, rows);
@@ -167,12 +188,13 @@ void LatentAttention::attend_absorbed(const Step& step, std::span<const Attentio
   LatentSource source;
   source.plane = step.entries;
   source.slices = local;
+  source.first = shape_.first_entry;
   const bool any_sparse = std::any_of(local.begin(), local.end(),
                                       [&](const AttentionSlice& slice) { return sparse(slice); });
   if (any_sparse) {
     source.chosen = indexer_->choose(
         step.query_in.slice_rows(first, rows), step.weights.slice_rows(first, rows),
-        step.cos_sin.slice_rows(first, rows), local, step.index_keys, scratch);
+        step.cos_sin.slice_rows(first, rows), local, step.index_keys, shape_.first_entry, scratch);
   }
   const TensorView latents = scratch.take({rows, shape_.heads, shape_.latent});
   ops_->latent_attention(
@@ -194,14 +216,15 @@ void LatentAttention::attend_naive(const Step& step, const AttentionSlice& slice
   const std::int64_t heads_max =
       std::clamp<std::int64_t>(kRoundBytes / (context * token_bytes), 1, shape_.heads);
 
-  std::vector<std::int32_t> blocks(static_cast<std::size_t>(block_count));
+  const auto blocks = scratch.take_list<std::int32_t>(block_count);
   std::iota(blocks.begin(), blocks.end(), 0);
-  std::vector<std::int32_t> own_slots(static_cast<std::size_t>(context));
+  const auto own_slots = scratch.take_list<std::int32_t>(context);
   std::iota(own_slots.begin(), own_slots.end(), 0);
-  std::vector<std::int32_t> slots;
+  const auto slots = scratch.take_list<std::int32_t>(context);
   for (std::int32_t p = 0; p < context; ++p) {
     const std::int32_t length = step.entries.tokens_per_block;
-    slots.push_back(slice.blocks[static_cast<std::size_t>(p / length)] * length + p % length);
+    slots[static_cast<std::size_t>(p)] =
+        slice.blocks[static_cast<std::size_t>(p / length)] * length + p % length;
   }
   const AttentionSlice own{slice.first_row, slice.row_count, slice.first_position, blocks};
 

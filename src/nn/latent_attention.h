@@ -4,9 +4,10 @@
 // Two forms compute the same. Naive: make the keys and values of the whole context, then attend as
 // others do. Absorbed: take the queries into the latent space instead, attend there, and take the
 // results back. The first costs per position of the context, the second per product of a query with
-// one, so each slice uses what its own shape makes cheaper: long prompts the first, decoding the
-// second. A sparse layer (V3.2) has only the second, once its context exceeds what it may attend
-// to.
+// one. They round differently, and a token's form must not depend on how its prompt was cut or on
+// its company, so all tokens are absorbed (decision 57). Where the operator gives that up
+// (kByShape), long pieces of prompts are naive. A sparse layer (V3.2) has only the second, once its
+// context exceeds what it may attend to.
 #pragma once
 
 #include <optional>
@@ -18,7 +19,7 @@
 
 namespace kun::nn {
 
-enum class LatentForm : std::uint8_t { kByShape, kNaive, kAbsorbed };
+enum class LatentForm : std::uint8_t { kAbsorbed, kByShape, kNaive };
 
 struct LatentAttentionShape {
   std::int64_t hidden = 0;
@@ -32,7 +33,8 @@ struct LatentAttentionShape {
   float scale = 1.0F;           // of scores, YaRN's factor included
   DType packed = DType::kBF16;  // of the per-head matrices: what the cache holds
   std::optional<IndexerShape> indexer;
-  LatentForm form = LatentForm::kByShape;  // tests compare the two
+  LatentForm form = LatentForm::kAbsorbed;  // kNaive: for tests
+  int first_entry = 0;  // entries before it are attended to by no row; not with kNaive
 };
 
 class LatentAttention {
@@ -49,6 +51,10 @@ class LatentAttention {
                   ConstTensorView cos_sin, RopeLayout layout, TensorView residual,
                   Scratch& scratch) const;
 
+  // Writes this step's entries and computes nothing else.
+  void store(const GroupBatch& batch, const KvStorage& cache, ConstTensorView in,
+             ConstTensorView cos_sin, RopeLayout layout, Scratch& scratch) const;
+
  private:
   // What the step's rows have in common.
   struct Step {
@@ -61,6 +67,9 @@ class LatentAttention {
     TensorView mixed;  // [token, head, value]: the result
   };
 
+  std::int64_t query_width() const;
+  TensorView store_entries(const GroupBatch& batch, const KvStorage& cache, ConstTensorView in,
+                           ConstTensorView cos_sin, RopeLayout layout, Scratch& scratch) const;
   bool sparse(const AttentionSlice& slice) const;
   bool use_naive(const AttentionSlice& slice) const;
   void attend(const Step& step, std::span<const AttentionSlice> slices, Scratch& scratch) const;

@@ -18,7 +18,7 @@ class LatentProjections {
   // Reads kv_b_proj, or (GGUF) k_b_proj and v_b_proj of every head, the first transposed.
   LatentProjections(const Loader& load, const LatentAttentionShape& shape);
 
-  // Of heads [first, first + count).
+  // Of heads [first, first + count). Keys are there where the naive form may be used.
   std::span<const PackedMatrix* const> keys(std::int64_t first, std::int64_t count) const {
     return part(keys_, first, count);
   }
@@ -36,8 +36,9 @@ class LatentProjections {
                                                    std::int64_t count) {
     return std::span(all).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
   }
-  void add(const Loader& load, const LatentAttentionShape& shape, std::span<const float> key,
-           std::span<const float> value);
+  struct Source;
+  // Of each head; none after a problem.
+  static std::vector<Source> sources(const Loader& load, const LatentAttentionShape& shape);
 
   std::vector<std::unique_ptr<PackedMatrix>> matrices_;
   Pointers keys_;     // [head]: [nope, latent], a latent to a key

@@ -24,6 +24,7 @@ class Linear {
   }
 
   const PackedMatrix& weight() const { return *weight_; }
+  ConstTensorView bias() const { return bias_.view; }
   const PackedMatrix* packed() const { return weight_.get(); }  // null when loading failed
 
  private:

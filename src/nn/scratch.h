@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <span>
+#include <type_traits>
 #include <vector>
 
 #include "device/ops.h"
@@ -20,6 +22,15 @@ class Scratch {
 
   // F32, contiguous, aligned to 64 bytes, not initialized. Valid until the next reset().
   TensorView take(std::initializer_list<std::int64_t> shape);
+
+  // Lists of a step, beside its tensors: `count` of what needs no destructor, not initialized.
+  template <class T>
+  std::span<T> take_list(std::int64_t count) {
+    static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= 64);
+    const auto bytes = count * static_cast<std::int64_t>(sizeof(T));
+    const TensorView floats = take({(bytes + 3) / 4});
+    return {reinterpret_cast<T*>(floats.data), static_cast<std::size_t>(count)};
+  }
 
   // Gives everything back.
   void reset();

@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "plan/batch_plan.h"
 #include "plan/sampling_params.h"
@@ -20,6 +21,7 @@ struct DraftWish {
   std::int32_t count_max = 1;  // drafts wanted at most
   const SamplingParams* params = nullptr;
   std::string_view cache_salt;  // what is remembered of one salt may not serve another
+  std::vector<std::span<const BlockId>> blocks;  // [KV group]: those of all tokens but the last
 };
 
 }  // namespace kun

@@ -22,6 +22,7 @@ struct SamplingRow {
   Token draft = kNoDraft;
   Token given = -1;         // >= 0: how likely this token is; nothing is sampled
   int given_top_count = 0;  // with `given`: the likeliest tokens beside it
+  int candidate_count = 0;  // > 0: so many of the likeliest possible tokens; nothing is sampled
 
   // Rows of one sequence share it. Whoever supplies the batch turns it into a mask: bit i % 32 of
   // word i / 32 tells whether token i is possible, end tokens included. Empty: all are.

@@ -9,6 +9,14 @@
 
 namespace kun {
 
+// How long a model may think; then its thought is closed for it.
+struct ThinkingLimit {
+  int token_count_max = -1;  // -1: as long as it likes
+  bool open = false;         // the prompt, or the model's habit, has opened the thought
+  std::vector<Token> begin;  // what opens it where it is not open: at the beginning of the output
+  std::vector<Token> close;  // what ends it
+};
+
 struct SamplingParams {
   float temperature = 1.0F;  // 0: greedy
   int top_k = 0;             // 0: all
@@ -24,6 +32,7 @@ struct SamplingParams {
   std::vector<std::vector<Token>> bad_words;  // whose last token is impossible after the others
   int output_count_min = 0;                   // end tokens are impossible before this many outputs
   std::vector<Token> end_tokens;              // forbidden while below output_count_min
+  ThinkingLimit thinking;                     // what it forces comes before everything else here
 };
 
 }  // namespace kun

@@ -24,8 +24,9 @@ struct SliceResult {
   SequenceId sequence = 0;
   // One per wanted offset; with drafts, those that were right and one token more.
   std::vector<SampledToken> tokens;
-  bool corrupted = false;  // a logits row was not finite: the sequence must end
-  bool starved = false;    // mask and parameters left no token: the sequence must end
+  bool corrupted = false;           // a logits row was not finite: the sequence must end
+  bool starved = false;             // mask and parameters left no token: the sequence must end
+  std::vector<double> pooled = {};  // sum of the wanted hidden states, of a slice that pools
 };
 
 struct StepResult {

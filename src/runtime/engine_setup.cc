@@ -13,6 +13,7 @@
 #include "executor/draft_model.h"
 #include "executor/local_executor.h"
 #include "executor/memory_budget.h"
+#include "executor/self_drafter.h"
 
 namespace kun {
 namespace {
@@ -21,12 +22,15 @@ namespace {
 // once for all of them saves.
 constexpr int kTokensPerStepMin = 8;
 
+// Tokens that the cache holds: of groups whose blocks pass on only if their room bounds a sequence.
 std::int64_t token_capacity(const KvLayout& layout, const std::vector<int>& block_counts) {
   std::int64_t tokens = std::numeric_limits<std::int64_t>::max();
+  std::int64_t passing = 0;
   for (std::size_t i = 0; i < layout.groups.size(); ++i) {
-    tokens = std::min(tokens, std::int64_t{block_counts[i]} * layout.groups[i].tokens_per_block);
+    tokens = std::min(tokens, layout.groups[i].token_capacity(block_counts[i]));
+    passing = std::max(passing, std::int64_t{block_counts[i]} * layout.groups[i].tokens_per_block);
   }
-  return tokens;
+  return std::min(tokens, passing);
 }
 
 std::int64_t cache_bytes(const KvLayout& layout, const std::vector<int>& block_counts) {
@@ -45,12 +49,17 @@ Result<std::int64_t> cache_budget(const KvLayout& layout, const EngineSettings& 
   ASSIGN_OR_RETURN(const MemoryBudget memory, read_memory_budget());
   const auto share = static_cast<std::int64_t>(static_cast<double>(memory.available_bytes) *
                                                settings.memory_share);
-  std::int64_t useful = 0;
+  std::int64_t block_length = 1;
   for (const KvGroup& group : layout.groups) {
-    const std::int64_t blocks = context_length / group.tokens_per_block + 2;
-    useful += blocks * group.block_bytes() * settings.sequences_running_max;
+    block_length = std::max<std::int64_t>(block_length, group.tokens_per_block);
   }
-  return std::min(share, useful);
+  const std::int64_t tokens =
+      std::min<std::int64_t>((context_length + 2 * block_length) * settings.sequences_running_max,
+                             std::numeric_limits<std::int32_t>::max());
+  const std::int64_t useful =
+      cache_bytes(layout, block_counts_of(layout, tokens, settings.tokens_per_step_max));
+  const std::int64_t most = std::min(share, useful);
+  return settings.kv_cache_bytes_max > 0 ? std::min(most, settings.kv_cache_bytes_max) : most;
 }
 
 std::uint64_t random_word() {
@@ -65,21 +74,12 @@ Result<std::function<void(std::string_view)>> open_trace(const std::string& path
       [file](std::string_view line) { *file << line << std::endl; });
 }
 
-// Bytes of one token's entries over all groups.
-double token_bytes(const KvLayout& layout) {
-  double bytes = 0.0;
-  for (const KvGroup& group : layout.groups) {
-    bytes += static_cast<double>(group.block_bytes()) / group.tokens_per_block;
-  }
-  return bytes;
-}
-
 // The part of `budget` that a draft model's cache takes, so that both caches hold as many tokens.
 std::int64_t draft_cache_bytes(const ModelBundle& target, const Speculator& speculator,
                                std::int64_t budget) {
   if (speculator.draft == nullptr) return 0;
-  const double draft = token_bytes(speculator.draft->model->kv_layout());
-  const double both = draft + token_bytes(target.model->kv_layout());
+  const double draft = speculator.draft->model->kv_layout().token_bytes();
+  const double both = draft + target.model->kv_layout().token_bytes();
   return static_cast<std::int64_t>(static_cast<double>(budget) * draft / both);
 }
 
@@ -106,9 +106,19 @@ Status check_can_take_back(const ModelBundle& bundle) {
       bundle.name));
 }
 
+Result<std::unique_ptr<Drafter>> make_self_drafter(const ModelBundle& bundle, Worker& worker) {
+  if (bundle.model->guess_group() < 0) {
+    return invalid_argument(fmt::format(
+        "--speculative-config: {} was loaded without its next-token module (MTP)", bundle.name));
+  }
+  ASSIGN_OR_RETURN(auto drafter, SelfDrafter::create(worker));
+  return std::unique_ptr<Drafter>(std::move(drafter));
+}
+
+// For the engine around `worker`.
 Result<std::unique_ptr<Drafter>> make_drafter(const ModelBundle& target, Ops& ops,
                                               const Speculator& speculator,
-                                              std::int64_t cache_bytes) {
+                                              std::int64_t cache_bytes, Worker& worker) {
   if (speculator.config.method != DraftMethod::kNone) {
     RETURN_IF_ERROR(check_can_take_back(target));
     if (speculator.draft != nullptr) RETURN_IF_ERROR(check_can_take_back(*speculator.draft));
@@ -123,6 +133,7 @@ Result<std::unique_ptr<Drafter>> make_drafter(const ModelBundle& target, Ops& op
       return std::unique_ptr<Drafter>(std::make_unique<RandomDrafter>(limit));
     case DraftMethod::kDraftModel:
       return make_draft_model(speculator.draft, ops, limit, cache_bytes);
+    case DraftMethod::kMtp: return make_self_drafter(target, worker);
   }
   return std::unique_ptr<Drafter>();
 }
@@ -137,7 +148,8 @@ Result<EngineSetup> make_engine(const ModelBundle& bundle, Ops& ops,
                                                          : bundle.model->context_length_max();
   ASSIGN_OR_RETURN(const std::int64_t budget, cache_budget(layout, settings, setup.context_length));
   const std::int64_t draft_bytes = draft_cache_bytes(bundle, settings.speculator, budget);
-  const std::vector<int> block_counts = block_count_for(layout, budget - draft_bytes);
+  const std::vector<int> block_counts =
+      block_count_for(layout, budget - draft_bytes, settings.tokens_per_step_max);
   setup.kv_token_capacity = token_capacity(layout, block_counts);
   setup.kv_cache_bytes = cache_bytes(layout, block_counts);
   if (setup.kv_token_capacity == 0) {
@@ -150,6 +162,9 @@ Result<EngineSetup> make_engine(const ModelBundle& bundle, Ops& ops,
   WorkerOptions worker_options;
   worker_options.block_counts = block_counts;
   worker_options.vocabulary_limit = bundle.vocabulary_limit;
+  if (settings.speculator.config.method == DraftMethod::kMtp) {
+    worker_options.guess_block_count = SelfDrafter::kGuessBlockCount;
+  }
   ASSIGN_OR_RETURN(auto worker, Worker::create(bundle.model, ops, worker_options));
 
   EngineOptions options;
@@ -172,7 +187,8 @@ Result<EngineSetup> make_engine(const ModelBundle& bundle, Ops& ops,
   if (!settings.trace_path.empty()) {
     ASSIGN_OR_RETURN(options.plan_trace, open_trace(settings.trace_path));
   }
-  ASSIGN_OR_RETURN(auto drafter, make_drafter(bundle, ops, settings.speculator, draft_bytes));
+  ASSIGN_OR_RETURN(auto drafter,
+                   make_drafter(bundle, ops, settings.speculator, draft_bytes, *worker));
   setup.engine = std::make_unique<Engine>(
       std::move(options), std::make_unique<LocalExecutor>(std::move(worker), std::move(drafter)));
   return setup;

@@ -15,9 +15,10 @@
 namespace kun {
 
 struct EngineSettings {
-  std::int64_t kv_cache_bytes = 0;  // 0: memory_share of what is free
-  double memory_share = 0.5;        // of free memory, for the KV cache
-  int context_length_max = 0;       // 0: the model's own
+  std::int64_t kv_cache_bytes = 0;      // 0: memory_share of what is free
+  double memory_share = 0.5;            // of free memory, for the KV cache
+  std::int64_t kv_cache_bytes_max = 0;  // of that share; 0: no other bound
+  int context_length_max = 0;           // 0: the model's own
   int sequences_running_max = 256;
   int sequences_waiting_max = 1024;
   int tokens_per_step_max = 2048;

@@ -137,12 +137,17 @@ Result<std::unique_ptr<ModelBundle>> load_bundle(const std::string& model, Devic
                                                  const BundleOptions& options) {
   ASSIGN_OR_RETURN(auto bundle, load_text_bundle(model, options));
   if (bundle->checkpoint == nullptr) {
+    if (options.next_token_module) {
+      return invalid_argument("a script has no next-token module (MTP)");
+    }
     ASSIGN_OR_RETURN(bundle->model, load_script_model(model.substr(kScriptPrefix.size())));
     bundle->vocabulary_limit = bundle->model->vocabulary_size();
     return bundle;
   }
   ModelOptions model_options;
   model_options.cache_dtype = device.cache_dtype();
+  model_options.next_token_module = options.next_token_module;
+  model_options.latent_by_shape = options.latent_by_shape;
   if (options.progress) {
     model_options.progress = [report = options.progress, total = total_bytes(*bundle->checkpoint)](
                                  std::int64_t done) { report(done, total); };

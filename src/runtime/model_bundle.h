@@ -36,7 +36,9 @@ struct BundleOptions {
   std::string tokenizer_path;       // empty: beside the weights
   std::string chat_template_path;   // empty: the files' own
   std::string packed_cache_folder;  // where packed weights are kept; empty: nowhere
+  bool next_token_module = false;   // load the model's own drafter (MTP) too, or fail
   LoadProgress progress;
+  bool latent_by_shape = false;  // see ModelOptions
 };
 
 // `model`: a GGUF file, a Hugging Face folder, "script:FILE", or a name that `kun pull` or run.sh

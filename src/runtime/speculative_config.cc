@@ -47,17 +47,17 @@ Result<DraftMethod> read_method(const JsonTree& json) {
   if (name == "ngram") return DraftMethod::kNgram;
   if (name == "random") return DraftMethod::kRandom;
   if (name == "draft_model") return DraftMethod::kDraftModel;
+  if (name == "mtp" || name == "deepseek_mtp") return DraftMethod::kMtp;
   if (name.empty()) {
     if (json.find("model") != nullptr) return DraftMethod::kDraftModel;
-    return refuse("method is missing: ngram or draft_model");
+    return refuse("method is missing: ngram, mtp or draft_model");
   }
-  if (name == "mtp" || name == "deepseek_mtp") {
-    return refuse(fmt::format(
-        "method {} needs a model whose next-token module (MTP) is loaded, and this build leaves "
-        "those modules out; use ngram or draft_model",
-        name));
+  if (name == "dspark") {
+    return refuse(
+        "method dspark needs DSpark's drafting module, which is not supported; use ngram, mtp or "
+        "draft_model");
   }
-  return refuse(fmt::format("method {} is not known; use ngram or draft_model", name));
+  return refuse(fmt::format("method {} is not known; use ngram, mtp or draft_model", name));
 }
 
 Status check_keys(const JsonTree& json) {
@@ -126,6 +126,11 @@ Result<SpeculativeConfig> parse_speculative_config(std::string_view json) {
   }
   RETURN_IF_ERROR(check_method(*tree, config));
   return config;
+}
+
+bool needs_next_token_module(std::string_view json) {
+  const auto config = parse_speculative_config(json);
+  return config && config->method == DraftMethod::kMtp;
 }
 
 Status check_same_vocabulary(const Tokenizer& target, const Tokenizer& draft) {

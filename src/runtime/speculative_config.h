@@ -12,7 +12,7 @@
 
 namespace kun {
 
-enum class DraftMethod : std::uint8_t { kNone, kNgram, kDraftModel, kRandom };
+enum class DraftMethod : std::uint8_t { kNone, kNgram, kDraftModel, kMtp, kRandom };
 
 struct SpeculativeConfig {
   DraftMethod method = DraftMethod::kNone;
@@ -26,6 +26,10 @@ struct SpeculativeConfig {
 // Empty text: no speculation. Unknown keys, absurd values and methods that this build does not have
 // are kInvalidArgument with a sentence that names them.
 Result<SpeculativeConfig> parse_speculative_config(std::string_view json);
+
+// Whether the model must be loaded with its next-token module (BundleOptions). False for a text
+// that parse_speculative_config() refuses.
+bool needs_next_token_module(std::string_view json);
 
 // What an engine needs for it.
 struct Speculator {

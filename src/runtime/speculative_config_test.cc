@@ -64,12 +64,25 @@ TEST(SpeculativeConfig, ReadsADraftModelWithOrWithoutItsMethod) {
   }
 }
 
+TEST(SpeculativeConfig, KnowsTheModelsOwnModuleByBothOfItsNames) {
+  for (const std::string method : {"mtp", "deepseek_mtp"}) {
+    const std::string json = R"({"method":")" + method + R"(","num_speculative_tokens":1})";
+    EXPECT_EQ(parsed(json).method, DraftMethod::kMtp);
+    EXPECT_TRUE(needs_next_token_module(json));
+  }
+  EXPECT_FALSE(needs_next_token_module(R"({"method":"ngram","num_speculative_tokens":1})"));
+  EXPECT_FALSE(needs_next_token_module(""));
+  EXPECT_FALSE(needs_next_token_module("{"));
+  expect_refused(R"({"method":"mtp","model":"a","num_speculative_tokens":1})", "draft_model");
+  expect_refused(R"({"method":"mtp"})", "num_speculative_tokens");
+}
+
 TEST(SpeculativeConfig, RefusesWhatItDoesNotKnowByName) {
   expect_refused(R"({"method":"ngram","num_speculative_tokens":4,"prompt_lookup_maximum":4})",
                  "prompt_lookup_maximum");
   expect_refused(R"({"method":"medusa","num_speculative_tokens":4})", "medusa");
-  expect_refused(R"({"method":"mtp","num_speculative_tokens":1})", "MTP");
-  expect_refused(R"({"method":"deepseek_mtp","num_speculative_tokens":1})", "MTP");
+  expect_refused(R"({"method":"dspark","num_speculative_tokens":5})",
+                 "DSpark's drafting module, which is not supported");
   expect_refused(R"({"num_speculative_tokens":1})", "method");
   expect_refused("[1]", "object");
   expect_refused("{", "JSON");

@@ -4,11 +4,13 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/check.h"
 #include "sampling/fast_exp.h"
 #include "sampling/random.h"
+#include "sampling/thinking_limit.h"
 #include "sampling/token_limits.h"
 
 namespace kun {
@@ -24,22 +26,44 @@ struct Scan {
   float max = -kInfinity;
 };
 
-// Works on the bits, which compilers vectorize where they may not reorder floats.
+// Four floats; the compiler knows how on every machine.
+using Lanes = float __attribute__((vector_size(16)));
+using Marks = std::int32_t __attribute__((vector_size(16)));
+constexpr std::size_t kLanes = 4;
+
+Lanes load_lanes(const float* data) {
+  Lanes lanes;
+  std::memcpy(&lanes, data, sizeof(lanes));
+  return lanes;
+}
+
+// In vectors: a step of many users looks at megabytes of logits here while nothing else runs. Two
+// chains of comparisons do not wait for each other.
 Scan scan(std::span<const float> logits) {
-  constexpr std::int32_t kInfinityBits = 0x7F800000;
-  std::int32_t key_max = std::bit_cast<std::int32_t>(-kInfinity) ^ 0x7FFFFFFF;
-  std::int32_t corrupted = 0;
-  for (const float logit : logits) {
-    const auto bits = std::bit_cast<std::int32_t>(logit);
-    const std::int32_t magnitude = bits & 0x7FFFFFFF;
-    corrupted |= static_cast<std::int32_t>(magnitude > kInfinityBits) |
-                 static_cast<std::int32_t>(bits == kInfinityBits);
-    // Ordered as the floats are: negative numbers have their bits reversed.
-    const std::int32_t key = bits ^ ((bits >> 31) & 0x7FFFFFFF);
-    key_max = std::max(key_max, key);
+  Lanes low = {-kInfinity, -kInfinity, -kInfinity, -kInfinity};
+  Lanes high = low;
+  Marks unordered = {};
+  std::size_t i = 0;
+  for (; i + 2 * kLanes <= logits.size(); i += 2 * kLanes) {
+    const Lanes a = load_lanes(logits.data() + i);
+    const Lanes b = load_lanes(logits.data() + i + kLanes);
+    unordered |= (a != a) | (b != b);
+    low = a > low ? a : low;
+    high = b > high ? b : high;
   }
-  const std::int32_t max_bits = key_max ^ ((key_max >> 31) & 0x7FFFFFFF);
-  return {corrupted != 0, std::bit_cast<float>(max_bits)};
+  Scan result;
+  const auto take = [&](float logit) {
+    result.corrupted = result.corrupted || std::isnan(logit);
+    if (logit > result.max) result.max = logit;
+  };
+  for (; i < logits.size(); ++i) take(logits[i]);
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    take(low[lane]);
+    take(high[lane]);
+    result.corrupted = result.corrupted || unordered[lane] != 0;
+  }
+  result.corrupted = result.corrupted || result.max == kInfinity;
+  return result;
 }
 
 // Larger logit first, then lower id: the one order of every selection here.
@@ -65,39 +89,83 @@ bool ends_forbidden(const SamplingRow& row) {
 
 }  // namespace
 
-std::optional<SampledToken> Sampler::sample(std::span<const float> logits, const SamplingRow& row) {
+// Checks the row and makes impossible what its parameters forbid.
+std::optional<Sampler::Possible> Sampler::prepare(std::span<const float> logits,
+                                                  const SamplingRow& row) {
   CHECK(row.params != nullptr && !logits.empty());
   CHECK(row.prompt_count >= 0 && static_cast<std::size_t>(row.prompt_count) <= row.history.size());
-  std::size_t limit = logits.size();
-  if (vocabulary_limit_ > 0) limit = std::min(limit, static_cast<std::size_t>(vocabulary_limit_));
-
+  Possible possible;
+  possible.limit = logits.size();
+  if (vocabulary_limit_ > 0) {
+    possible.limit = std::min(possible.limit, static_cast<std::size_t>(vocabulary_limit_));
+  }
   starved_ = false;
-  const Scan named = scan(logits.first(limit));
-  const Scan unnamed = scan(logits.subspan(limit));
+  const Scan named = scan(logits.first(possible.limit));
+  const Scan unnamed = scan(logits.subspan(possible.limit));
   if (named.corrupted || unnamed.corrupted || named.max == -kInfinity) return std::nullopt;
 
-  std::span<const float> values = logits.first(limit);
-  float max = named.max;
+  possible.values = logits.first(possible.limit);
+  possible.max = named.max;
+  possible.max_of_all = std::max(named.max, unnamed.max);
   const SamplingParams& params = *row.params;
+  const std::optional<Token> forced = forced_token(row);
   if (!params.logit_bias.empty() || has_penalties(params) || ends_forbidden(row) ||
-      !row.mask.empty() || limits_tokens(params)) {
-    values = adjust(values, row);
-    const Scan adjusted = scan(values);
+      !row.mask.empty() || limits_tokens(params) || forced) {
+    possible.values = adjust(possible.values, row);
+    if (forced) force(*forced, logits);
+    const Scan adjusted = scan(possible.values);
     starved_ = !adjusted.corrupted && adjusted.max == -kInfinity;
     if (adjusted.corrupted || starved_) return std::nullopt;
-    max = adjusted.max;
+    possible.max = adjusted.max;
   }
+  return possible;
+}
 
+std::optional<SampledToken> Sampler::sample(std::span<const float> logits, const SamplingRow& row) {
+  const std::optional<Possible> possible = prepare(logits, row);
+  if (!possible) return std::nullopt;
+  const SamplingParams& params = *row.params;
+  const std::span<const float> values = possible->values;
   SampledToken result;
   if (params.temperature >= kGreedyBelow) {
-    result.token = draw(values, max, row);
+    result.token = draw(values, possible->max, row);
   } else {
-    result.token = static_cast<Token>(std::ranges::find(values, max) - values.begin());
+    result.token = static_cast<Token>(std::ranges::find(values, possible->max) - values.begin());
   }
   if (params.logprob_count >= 0) {
-    add_logprobs(logits, limit, std::max(named.max, unnamed.max), params.logprob_count, result);
+    add_logprobs(logits, *possible, params.logprob_count, result);
   }
   return result;
+}
+
+std::optional<SampledToken> Sampler::candidates(std::span<const float> logits,
+                                                const SamplingRow& row) {
+  CHECK(row.candidate_count > 0);
+  const std::optional<Possible> possible = prepare(logits, row);
+  if (!possible) return std::nullopt;
+  const std::span<const float> values = possible->values;
+  const std::size_t count =
+      std::min(static_cast<std::size_t>(row.candidate_count), possible->limit);
+  std::vector<Token> ids = likeliest(values, count);
+  std::erase_if(ids, [&](Token id) { return values[static_cast<std::size_t>(id)] == -kInfinity; });
+  const double log_sum = log_sum_of(logits, possible->max_of_all);
+  SampledToken result;
+  for (const Token id : ids) {
+    const double logit{logits[static_cast<std::size_t>(id)]};
+    const auto logprob = static_cast<float>(logit - double{possible->max_of_all} - log_sum);
+    result.top.push_back({id, logprob});
+  }
+  result.token = ids.front();
+  result.logprob = result.top.front().logprob;
+  return result;
+}
+
+// Leaves this one token, which must be a row that names one; else changes nothing.
+void Sampler::force(Token token, std::span<const float> logits) {
+  const auto id = static_cast<std::size_t>(token);  // negative ids become huge
+  if (id >= adjusted_.size()) return;
+  std::ranges::fill(adjusted_, -kInfinity);
+  adjusted_[id] = std::isfinite(logits[id]) ? logits[id] : 0.0F;
 }
 
 std::span<const float> Sampler::adjust(std::span<const float> logits, const SamplingRow& row) {
@@ -316,20 +384,24 @@ const std::vector<Token>& Sampler::likeliest(std::span<const float> logits, std:
   return ids_;
 }
 
-// log softmax over all rows of the head, as the model defines it; the entries name tokens only.
-void Sampler::add_logprobs(std::span<const float> logits, std::size_t limit, float max, int count,
-                           SampledToken& token) {
+double Sampler::log_sum_of(std::span<const float> logits, float max) {
   compute_weights(logits, max, 1.0F);
-  const double log_sum = std::log(sum_weights());
+  return std::log(sum_weights());
+}
+
+// log softmax over all rows of the head, as the model defines it; the entries name tokens only.
+void Sampler::add_logprobs(std::span<const float> logits, const Possible& possible, int count,
+                           SampledToken& token) {
+  const double log_sum = log_sum_of(logits, possible.max_of_all);
   const auto logprob = [&](Token id) {
     const double logit{logits[static_cast<std::size_t>(id)]};
-    return static_cast<float>(logit - double{max} - log_sum);
+    return static_cast<float>(logit - double{possible.max_of_all} - log_sum);
   };
   token.logprob = logprob(token.token);
-  const std::size_t top_count = std::min(static_cast<std::size_t>(count), limit);
+  const std::size_t top_count = std::min(static_cast<std::size_t>(count), possible.limit);
   if (top_count == 0) return;
   token.top.reserve(top_count);
-  for (const Token id : likeliest(logits.first(limit), top_count)) {
+  for (const Token id : likeliest(logits.first(possible.limit), top_count)) {
     token.top.push_back({id, logprob(id)});
   }
 }

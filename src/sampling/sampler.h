@@ -26,7 +26,11 @@ class Sampler {
   // leave no token possible. Ids in the parameters or the history that name no row are ignored.
   std::optional<SampledToken> sample(std::span<const float> logits, const SamplingRow& row);
 
-  // Why the last sample() gave nothing: true when the logits themselves were fine.
+  // The row.candidate_count likeliest of the tokens that are possible, or as many as there are, in
+  // SampledToken::top; logprobs are the model's own. Ties: the lower id first. nullopt as above.
+  std::optional<SampledToken> candidates(std::span<const float> logits, const SamplingRow& row);
+
+  // Why the last call gave nothing: true when the logits themselves were fine.
   bool starved() const { return starved_; }
 
  private:
@@ -36,6 +40,17 @@ class Sampler {
     Token id;
   };
 
+  // Of one row: what there is to choose from.
+  struct Possible {
+    std::span<const float> values;  // logits of what names a token; impossible ones are -inf
+    std::size_t limit = 0;
+    float max = 0.0F;         // of values
+    float max_of_all = 0.0F;  // of the row's logits
+  };
+
+  std::optional<Possible> prepare(std::span<const float> logits, const SamplingRow& row);
+  void force(Token token, std::span<const float> logits);
+  double log_sum_of(std::span<const float> logits, float max);
   std::span<const float> adjust(std::span<const float> logits, const SamplingRow& row);
   void mask(std::span<const std::uint32_t> bits);
   void penalize(const SamplingRow& row);
@@ -45,7 +60,7 @@ class Sampler {
   void keep(std::span<const float> logits, Cutoff cutoff);
   Cutoff nucleus(std::span<const float> logits, double mass_kept);
   const std::vector<Token>& likeliest(std::span<const float> logits, std::size_t count);
-  void add_logprobs(std::span<const float> logits, std::size_t limit, float max, int count,
+  void add_logprobs(std::span<const float> logits, const Possible& possible, int count,
                     SampledToken& token);
 
   int vocabulary_limit_;

@@ -32,8 +32,10 @@ std::string trace_header(const SchedulerLimits& limits, const KvLayout& layout) 
                  limits.tokens_per_step_max);
   std::size_t g = 0;
   write_list(out, layout.groups, [&](const KvGroup& group) {
-    fmt::format_to(out, R"({{"tokens_per_block":{},"block_count":{}}})", group.tokens_per_block,
+    fmt::format_to(out, R"({{"tokens_per_block":{},"block_count":{})", group.tokens_per_block,
                    limits.block_counts.at(g++));
+    if (group.window > 0) fmt::format_to(out, R"(,"window":{})", group.window);
+    fmt::format_to(out, "}}");
   });
   return line + "]}";
 }

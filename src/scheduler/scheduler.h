@@ -12,32 +12,15 @@
 #include "base/status.h"
 #include "kv/kv_layout.h"
 #include "plan/batch_plan.h"
+#include "plan/beam_params.h"
 #include "plan/draft_wish.h"
+#include "plan/refusal.h"
 #include "plan/sampling_batch.h"
 #include "plan/step_result.h"
+#include "plan/tenant_stats.h"
+#include "scheduler/scheduler_limits.h"
 
 namespace kun {
-
-using Microseconds = std::int64_t;
-
-struct SchedulerLimits {
-  int tokens_per_step_max = 2048;  // upper end of the adaptive budget
-  int tokens_per_step_min = 64;    // lower end
-  // How long a step may take in which prompts join running readers; the budget adapts to it.
-  Microseconds step_time_target = 0;  // 0: decode_slowdown_max decides
-  double decode_slowdown_max = 0.0;   // times a step without prompts; 0: always tokens_per_step_max
-  int sequences_running_max = 256;
-  int sequences_waiting_max = 1024;
-  int context_length_max = 4096;
-  std::vector<int> block_counts;  // [KV group]: blocks in the pool
-  bool prefix_caching = true;
-  std::uint64_t label_key[2] = {0, 0};  // keys the prefix labels; random in production
-
-  // Drafts that a decoding sequence may have in a step; 0: no speculation.
-  int draft_count_max = 0;
-  int draft_sequences_max = 0;  // no drafts while more than this many are decoding; 0: any number
-  bool adaptive_drafts = true;  // as many as pay; else always draft_count_max
-};
 
 // One request: a prompt and `choice_count` continuations of it.
 struct SequenceSpec {
@@ -49,9 +32,15 @@ struct SequenceSpec {
   bool ignore_end_tokens = false;
   int choice_count = 1;
   int prompt_logprob_count = -1;  // >= 0: Progress::prompt_scores are wanted, with so many others
-  int priority = 0;               // lower runs earlier
+  int priority = 0;               // among the tenant's own; lower runs earlier
+  std::string tenant;             // who pays; requests without a name are one tenant's
+  double tenant_weight = 1.0;     // share of the service, against other tenants' weights
+  Deadlines deadlines;
   std::string cache_salt;
   std::shared_ptr<const TokenConstraint> constraint;  // each choice gets a clone; null: none
+  Pooling pooling = Pooling::kNone;  // not kNone: one choice, which ends with its prompt
+  BeamParams beams;  // with a width: the choices are the best hypotheses, told when all is over
+  std::shared_ptr<const OutputWatch> watch;  // may end a hypothesis; null: nothing does
 };
 
 class Scheduler {
@@ -59,9 +48,16 @@ class Scheduler {
   Scheduler(const SchedulerLimits& limits, const KvLayout& layout);
   ~Scheduler();
 
-  // kInvalidArgument: could never fit. kResourceExhausted: the waiting line is full. The output is
-  // cut (kLength) where context or cache end. Requires: no sequence that has not ended has this id.
+  // kInvalidArgument: could never fit. kResourceExhausted: the waiting line is full. kUnavailable:
+  // its deadlines cannot be kept; refusal() says more. The output is cut (kLength) where context or
+  // cache end. Requires: no sequence that has not ended has this id.
   Status add(SequenceSpec spec, Microseconds now);
+
+  // Why the last add() was refused, and when the same request would be taken.
+  const Refusal& refusal() const;
+
+  // How long until somebody who waits begins to run, which makes room in a full line.
+  Microseconds admission_time();
 
   // Ends all choices of `id` without further progress; unknown ids are ignored.
   void cancel(SequenceId id);
@@ -92,8 +88,11 @@ class Scheduler {
     kLength,
     kStopped,
     kCorrupted,
+    kLate,     // it waited until its first token could not come in time any more
+    kTimeout,  // its time was over; perhaps before its first token
     kNoToken,  // constraint and parameters together leave no token; Progress::status may say more
     kFailed,
+    kPooled,  // all of its prompt was read
   };
 
   struct Progress {
@@ -102,12 +101,15 @@ class Scheduler {
     std::vector<SampledToken> tokens;  // new outputs; empty when stop() ended it
     // How likely the next tokens of the prompt were, from its second on; of the first choice only.
     std::vector<SampledToken> prompt_scores;
+    // Sum of the hidden states of further tokens of its prompt, or that of the last one.
+    std::vector<double> pooled;
     Finish finish = Finish::kNone;
     int prompt_count = 0;
     int cached_count = 0;  // prompt tokens taken from the prefix cache at first admission
     int output_count = 0;
-    Status status;                // of the constraint, when it broke
-    Microseconds queue_time = 0;  // from add() to the plan of its first token
+    Status status;                 // of the constraint, when it broke
+    Microseconds queue_time = 0;   // from add() to the plan of its first token
+    Microseconds retry_after = 0;  // kLate: when it could be kept
   };
 
   // Takes in what the workers computed and tells who advanced or ended. A failed step ends every
@@ -132,6 +134,8 @@ class Scheduler {
     std::uint64_t draft_token_count = 0;
     std::uint64_t accepted_token_count = 0;
     std::vector<std::uint64_t> accepted_by_position;  // [place among a step's drafts]
+    std::uint64_t late_count = 0;                     // ended as kLate or kTimeout
+    std::vector<TenantStats> tenants;                 // that have or had something to do
   };
   Stats stats() const;
 

@@ -8,10 +8,12 @@ namespace kun {
 
 namespace {
 
-// A token for every wanted row; with drafts, the leading ones that were right and one more.
+// A token for every wanted row; with drafts, the leading ones that were right and one more. Pooled
+// rows give one sum.
 bool answers(const PlanSlice& slice, const SliceResult& result) {
   const auto count = static_cast<int>(result.tokens.size());
   const auto wanted = static_cast<int>(slice.wanted.size());
+  if (slice.pooling != Pooling::kNone) return count == 0 && result.pooled.empty() == (wanted == 0);
   if (slice.draft_count == 0) return count == wanted;
   if (count < 1 || count > wanted) return false;
   const auto drafts = slice.tokens.end() - slice.draft_count;
@@ -25,6 +27,7 @@ std::vector<Scheduler::Progress> Scheduler::Impl::apply(const StepResult& result
                                                         Microseconds now) {
   CHECK(result.step == plan_.step);
   in_flight_ = false;
+  admission_time_.reset();
   if (!usable(result)) {
     fail_step();
   } else {
@@ -35,19 +38,18 @@ std::vector<Scheduler::Progress> Scheduler::Impl::apply(const StepResult& result
       token_count += planned_[i]->planned_count;
       decoding_only = decoding_only && planned_[i]->decoding();
       apply_slice(*planned_[i], plan_.slices[i], result.slices[i], row);
-      row += plan_.slices[i].wanted.size();
+      if (plan_.slices[i].pooling == Pooling::kNone) row += plan_.slices[i].wanted.size();
     }
     cost_.observe(token_count, now - planned_at_);
     if (decoding_only) speculation_.observe_step(token_count, now - planned_at_);
   }
+  finish_rounds();
   planned_.clear();
   sampling_.rows.clear();
-  remove_ended();
-  for (SequencePtr& sequence : forks_) {
-    const auto place = std::ranges::upper_bound(running_, sequence->key(), {}, &Sequence::key);
-    running_.insert(place, std::move(sequence));
-  }
+  sweep();
+  for (SequencePtr& sequence : forks_) running_.push_back(std::move(sequence));
   forks_.clear();
+  order_running();
   return std::exchange(progress_, {});
 }
 
@@ -72,6 +74,7 @@ void Scheduler::Impl::fail_step() {
 
 // Tells that every choice of the sequence has ended, unless it was cancelled.
 void Scheduler::Impl::end(Sequence& sequence, Finish finish, const Status& status) {
+  if (sequence.beam != nullptr) return end_beams(*sequence.request, finish, status);
   if (std::exchange(sequence.ended, true)) return;
   for (const SequenceChoice& choice : sequence.choices) {
     const bool stopped = choice.kept_count >= 0;
@@ -93,9 +96,7 @@ void Scheduler::Impl::apply_slice(Sequence& sequence, const PlanSlice& slice,
   stats_.computed_prompt_token_count += static_cast<std::uint64_t>(std::max(prompt_end - first, 0));
   if (result.corrupted) {
     // Which of its blocks went wrong is not known, so that nobody may find any of them.
-    for (std::size_t g = 0; g < pools_.size(); ++g) {
-      for (BlockId id : sequence.tables[g].ids()) pools_[g].forget(id);
-    }
+    prefixes_.forget(sequence.chain, sequence.tables);
     sequence.drop_drafts();
     end(sequence, Finish::kCorrupted);
     return;
@@ -105,17 +106,20 @@ void Scheduler::Impl::apply_slice(Sequence& sequence, const PlanSlice& slice,
     prefixes_.publish(std::span(sequence.tokens).first(computed), sequence.chain, sequence.tables);
   }
   if (drafted > 0) record_drafts(sequence, drafted, accepted);
+  release_passed_blocks(sequence);
   if (sequence.ended) return;
+  if (sequence.pools()) return take_pooled(sequence, slice, result);
   const int scoring_count = std::exchange(sequence.scoring_count, 0);
+  if (result.starved && sequence.beam != nullptr) return take_candidates(sequence, {});
   if (result.starved) {
     const std::size_t row = first_row + static_cast<std::size_t>(scoring_count);
     return end(sequence, Finish::kNoToken, sampling_.rows[row].mask_status);
   }
   if (scoring_count > 0) take_scores(sequence, result, scoring_count);
   if (std::ssize(slice.wanted) > scoring_count) {
-    take_tokens(sequence,
-                std::span(result.tokens).subspan(static_cast<std::size_t>(scoring_count)));
-    return;
+    const auto tokens = std::span(result.tokens).subspan(static_cast<std::size_t>(scoring_count));
+    return sequence.beam != nullptr ? take_candidates(sequence, tokens)
+                                    : take_tokens(sequence, tokens);
   }
   // Choices that were stopped before they had a token leave those that go on.
   const auto stopped = [&](const SequenceChoice& choice) {
@@ -139,6 +143,31 @@ void Scheduler::Impl::take_scores(Sequence& sequence, const SliceResult& result,
   progress_.push_back(progress_of(sequence, sequence.choices.front().index, Finish::kNone));
   progress_.back().prompt_scores.assign(result.tokens.begin(), result.tokens.begin() + count);
   sequence.request->scored_count += count;
+}
+
+// What no token to come reads. Drafts cannot need it either: they come behind what is computed.
+void Scheduler::Impl::release_passed_blocks(Sequence& sequence) {
+  for (std::size_t g = 0; g < pools_.size(); ++g) {
+    const int first = layout_.groups[g].first_block_read(sequence.computed_count);
+    sequence.tables[g].release_before(first);
+  }
+}
+
+// Tells the sum of a part of the prompt, and the end with the last part.
+void Scheduler::Impl::take_pooled(Sequence& sequence, const PlanSlice& slice,
+                                  const SliceResult& result) {
+  if (sequence.choices.front().kept_count >= 0) return end(sequence, Finish::kStopped);
+  Request& request = *sequence.request;
+  if (request.pooling == Pooling::kMean) {
+    request.pooled_count += static_cast<int>(slice.wanted.size());
+  }
+  const bool over = sequence.computed_count == request.prompt_count;
+  if (slice.wanted.empty()) return;
+  CHECK(!over || request.pooling == Pooling::kLast || request.pooled_count == request.prompt_count);
+  const Finish finish = over ? Finish::kPooled : Finish::kNone;
+  progress_.push_back(progress_of(sequence, sequence.choices.front().index, finish));
+  progress_.back().pooled = result.pooled;
+  sequence.ended = over;
 }
 
 // Books what became of the drafts, and gives back the blocks that only wrong ones needed.
@@ -179,6 +208,7 @@ Scheduler::Impl::SequencePtr Scheduler::Impl::fork(const Sequence& sequence,
   for (const BlockTable& table : sequence.tables) tables.push_back(table.share());
   Request& request = *sequence.request;
   ++request.sequence_count;
+  ++request.tenant->sequence_count;
   auto copy = std::make_unique<Sequence>(request, std::move(tables));
   copy->choices.push_back(choice);
   copy->tokens = sequence.tokens;
@@ -201,6 +231,12 @@ void Scheduler::Impl::take_output(Sequence& sequence, std::span<const SampledTok
   while (finish == Finish::kNone && count < tokens.size()) {
     sequence.tokens.push_back(tokens[count].token);
     finish = finish_after(sequence, tokens[count++].token, broken);
+  }
+  Tenant& tenant = *sequence.request->tenant;
+  tenant.output_token_count += count;
+  TenantBook::charge(tenant, static_cast<double>(count));
+  if (finish == Finish::kEndToken || finish == Finish::kConstraintEnd) {
+    output_length_.observe(sequence.output_count());
   }
   progress_.push_back(progress_of(sequence, choice.index, finish));
   progress_.back().status = std::move(broken);
@@ -229,14 +265,20 @@ Scheduler::Finish Scheduler::Impl::finish_after(Sequence& sequence, Token token,
 
 Scheduler::Progress Scheduler::Impl::progress_of(const Sequence& sequence, std::uint32_t choice,
                                                  Finish finish) const {
+  Progress progress = progress_of(*sequence.request, choice, finish);
+  progress.output_count = sequence.output_count();
+  return progress;
+}
+
+Scheduler::Progress Scheduler::Impl::progress_of(const Request& request, std::uint32_t choice,
+                                                 Finish finish) {
   Progress progress;
-  progress.sequence = sequence.request->id;
+  progress.sequence = request.id;
   progress.choice = choice;
   progress.finish = finish;
-  progress.prompt_count = sequence.request->prompt_count;
-  progress.cached_count = std::max(sequence.request->cached_count, 0);
-  progress.output_count = sequence.output_count();
-  progress.queue_time = sequence.request->queue_time;
+  progress.prompt_count = request.prompt_count;
+  progress.cached_count = std::max(request.cached_count, 0);
+  progress.queue_time = request.queue_time;
   return progress;
 }
 

@@ -12,8 +12,7 @@ const std::vector<DraftWish>& Scheduler::Impl::draft_wishes() {
   decoding_.clear();
   acceptances_.clear();
   for (const SequencePtr& sequence : running_) {
-    if (sequence->ended || !sequence->decoding()) continue;
-    if (sequence->constraint != nullptr) continue;  // its masks are known one token ahead only
+    if (sequence->ended || !sequence->decoding() || sequence->beam != nullptr) continue;
     decoding_.push_back(sequence.get());
     acceptances_.push_back(&sequence->acceptance);
   }
@@ -31,7 +30,9 @@ const std::vector<DraftWish>& Scheduler::Impl::draft_wishes() {
                        .prompt_count = sequence.request->prompt_count,
                        .count_max = count,
                        .params = &sequence.request->sampling,
-                       .cache_salt = sequence.request->cache_salt});
+                       .cache_salt = sequence.request->cache_salt,
+                       .blocks = {}});
+    for (const BlockTable& table : sequence.tables) wishes_.back().blocks.push_back(table.ids());
   }
   return wishes_;
 }

@@ -312,6 +312,37 @@ TEST_F(SchedulerTest, PreemptsNobodyInVain) {
   EXPECT_EQ(scheduler().stats().preemption_count, 0U);
 }
 
+TEST_F(SchedulerTest, CountsBlocksThatOthersHoldTooAsNoRoom) {
+  add(spec(1, 12, 20));
+  step();
+  SequenceSpec low = spec(2, 12, 20);
+  low.prompt = spec(1, 12).prompt;  // finds three blocks, which the first one holds as well
+  low.prompt.push_back(7);
+  low.priority = 5;
+  add(low);
+  step();
+  // 4 blocks of the first, 1 of the low one alone: 11 of 16 are free. With one to spare, twelve
+  // would fit if those of the low one counted four times.
+  SequenceSpec large = spec(3, 48);
+  large.priority = 3;
+  add(large);
+  EXPECT_EQ(counts(plan()), (Counts{1, 1}));
+  EXPECT_EQ(scheduler().stats().preemption_count, 0U);
+}
+
+TEST_F(SchedulerTest, SendsAwayNoMoreSiblingsThanItTakes) {
+  SequenceSpec low = spec(1, 14, 20);
+  low.choice_count = 3;
+  low.priority = 5;
+  add(low);
+  step();
+  step();
+  // The choices hold 3 blocks together and one each: with the youngest gone 11 are free.
+  add(spec(2, 44, 4));
+  EXPECT_EQ(counts(plan()), (Counts{30, 1, 1}));
+  EXPECT_EQ(scheduler().stats().preemption_count, 1U);
+}
+
 TEST_F(SchedulerTest, LetsAHigherPriorityInWhenDecodingSequencesTakeTheWholeBudget) {
   limits_.tokens_per_step_max = 2;
   for (const SequenceId id : {SequenceId{1}, SequenceId{2}}) {
@@ -331,6 +362,45 @@ TEST_F(SchedulerTest, LetsNobodyPassALongPromptThatWaits) {
   add(spec(2, 16));
   add(spec(3, 1));
   EXPECT_EQ(plan().slices.size(), 1U);
+}
+
+TEST_F(SchedulerTest, HoldsOfAGroupWithAWindowOnlyWhatTheNextTokenReads) {
+  layout_.groups.push_back({.tokens_per_block = 4, .window = 6});
+  limits_.block_counts = {16, 4};
+  add(spec(1, 40, 4));
+  // The pool of windows bounds the steps: 4 blocks, then the 2 of them that positions from 11 on
+  // are in and 2 more.
+  std::vector<std::size_t> pieces;
+  for (int left = 40; left > 0; left -= static_cast<int>(pieces.back())) {
+    const BatchPlan& next = plan();
+    pieces.push_back(counts(next).at(0));
+    scheduler().apply(result_of(next), now_);
+  }
+  EXPECT_EQ(pieces, (std::vector<std::size_t>{16, 8, 8, 8}));
+  const PlanSlice& slice = plan().slices.at(0);
+  EXPECT_EQ(slice.first_position, 40);
+  ASSERT_EQ(slice.blocks[1].size(), 11U);
+  for (std::size_t b = 0; b < 8; ++b) EXPECT_EQ(slice.blocks[1][b], kNoBlock);
+  for (std::size_t b = 8; b < 11; ++b) EXPECT_NE(slice.blocks[1][b], kNoBlock);
+  EXPECT_EQ(slice.blocks[0].size(), 11U);
+  EXPECT_NE(slice.blocks[0][0], kNoBlock);
+}
+
+TEST_F(SchedulerTest, AdmitsWhatTheFullGroupsHoldThoughWindowsHaveLittleRoom) {
+  layout_.groups.push_back({.tokens_per_block = 4, .window = 4});
+  limits_.block_counts = {32, 7};
+  limits_.tokens_per_step_max = 8;
+  add(spec(1, 40));
+  add(spec(2, 40));
+  // Both together take 20 blocks of the full group, and 2 to 4 each of the other.
+  std::size_t most = 0;
+  for (int i = 0; i < 12; ++i) {
+    const BatchPlan& next = plan();
+    most = std::max(most, next.slices.size());
+    scheduler().apply(result_of(next), now_);
+  }
+  EXPECT_EQ(most, 2U);
+  EXPECT_EQ(scheduler().stats().preemption_count, 0U);
 }
 
 class StepTime : public SchedulerTest {
@@ -385,6 +455,19 @@ TEST_F(SchedulerTest, WritesATraceWithoutTokens) {
             R"({"step":1,"now":3,"copies":[],"slices":[{"sequence":7,"choice":0,"first":0,)"
             R"("count":5,"drafts":0,"wanted":1,"blocks":[[0,1]]}],"status":"ok",)"
             R"("results":[{"tokens":1,"corrupted":false}]})");
+}
+
+TEST_F(SchedulerTest, LetsPromptsThatBeginAlikeAndComeTogetherShareTheBeginning) {
+  for (const SequenceId id : {SequenceId{1}, SequenceId{2}, SequenceId{3}}) {
+    SequenceSpec alike = spec(id, 9);
+    std::iota(alike.prompt.begin(), alike.prompt.begin() + 8, Token{0});
+    if (id == 3) alike.cache_salt = "somebody else's";
+    add(std::move(alike));
+  }
+  const BatchPlan& first = plan();
+  EXPECT_EQ(counts(first), (Counts{9}));  // the second waits, and nobody passes it
+  scheduler().apply(result_of(first), ++now_);
+  EXPECT_EQ(counts(plan()), (Counts{1, 1, 9}));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // computed_count catch up. Prompt chunks, decoding and resuming after preemption are one motion.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <memory>
 #include <string>
@@ -11,16 +12,22 @@
 
 #include "kv/prefix_cache.h"
 #include "plan/batch_plan.h"
+#include "plan/pooling.h"
 #include "plan/sampling_params.h"
 #include "plan/token_constraint.h"
+#include "scheduler/beam_search.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/speculation.h"
 
 namespace kun {
 
+struct BeamRound;
+struct Tenant;
+
 // What the sequences of one request share. Owned by the scheduler until its last sequence ends.
 struct Request {
   SequenceId id = 0;
+  Tenant* tenant = nullptr;
   int priority = 0;
   std::uint64_t arrival = 0;  // numbers requests in the order of add()
   Microseconds added_at = 0;
@@ -30,9 +37,17 @@ struct Request {
   SamplingParams sampling;
   int prompt_logprob_count = -1;  // >= 0: how likely its tokens are is wanted, and so many others
   int scored_count = 1;           // prompt tokens of which that has been told; of the first never
-  std::vector<Token> end_tokens;  // none when they are to be ignored
+  Pooling pooling = Pooling::kNone;
+  int pooled_count = 0;              // prompt tokens whose hidden states kMean has told
+  std::shared_ptr<BeamRound> beams;  // null: no beam search
+  std::vector<Token> end_tokens;     // none when they are to be ignored
   std::string cache_salt;
-  int cached_count = -1;  // prompt tokens found at first admission; -1: not yet admitted
+  int cached_count = -1;            // prompt tokens found at first admission; -1: not yet admitted
+  int charged_count = 0;            // prompt tokens that the tenant was charged for
+  Microseconds first_token_by = 0;  // deadlines; 0: none
+  Microseconds end_by = 0;
+  Microseconds per_token_max = 0;
+  int cached_hint = 0;  // prompt tokens that were in the cache when it came; with deadlines only
   int sequence_count = 0;
 };
 
@@ -57,15 +72,19 @@ struct Sequence {
   Request* request;
   // All choices of the request until their first tokens are sampled from the one prompt, then one.
   std::vector<SequenceChoice> choices;
-  std::vector<Token> tokens;  // prompt, then output; while a step runs, then its drafts
-  int computed_count = 0;     // tokens whose cache entries exist
-  int planned_count = 0;      // tokens in the step that is running now, drafts included
-  int scoring_count = 0;      // rows of that step that score the prompt; they come first
-  int draft_count = 0;        // drafts in that step
-  bool ended = false;         // cancelled while its step ran, or finished: apply() takes it away
+  std::vector<Token> tokens;       // prompt, then output; while a step runs, then its drafts
+  int computed_count = 0;          // tokens whose cache entries exist
+  int planned_count = 0;           // tokens in the step that is running now, drafts included
+  int scoring_count = 0;           // rows of that step that score the prompt; they come first
+  int draft_count = 0;             // drafts in that step
+  bool sheltered = false;          // not to be sent away for another tenant
+  Tenant* displaced_by = nullptr;  // who had it sent away, and was charged for so many tokens
+  int displaced_count = 0;
+  bool ended = false;  // cancelled while its step ran, or finished: apply() takes it away
   std::vector<BlockTable> tables;  // [KV group]
   PrefixChain chain;
   std::unique_ptr<TokenConstraint> constraint;  // has taken in the output; null: none
+  std::unique_ptr<Beam> beam;                   // null: no beam search
   std::vector<Token> proposal;                  // drafts for the next step
   Acceptance acceptance;                        // of its drafts so far
 
@@ -75,9 +94,24 @@ struct Sequence {
   int pending_count() const { return token_count() - computed_count; }
   int output_count() const { return token_count() - request->prompt_count; }
 
-  // The logits of the prompt are wanted, so that its cached blocks are of no use.
+  // The logits of the prompt are wanted.
   bool scores_prompt() const {
     return request->prompt_logprob_count >= 0 && request->scored_count < request->prompt_count;
+  }
+
+  // A beam that waits for the others of its round: nothing of it is pending.
+  bool waits_for_beams() const { return beam != nullptr && beam->answered; }
+
+  bool pools() const { return request->pooling != Pooling::kNone; }
+
+  // How many tokens may come from the cache. The last is always computed, or there would be nothing
+  // to sample from; and so is what has to be told of and has not been: the cache holds what later
+  // tokens need of earlier ones, not their hidden states.
+  int reusable_count() const {
+    int count = token_count() - 1;
+    if (scores_prompt()) count = std::min(count, request->scored_count - 1);
+    if (request->pooling == Pooling::kMean) count = std::min(count, request->pooled_count);
+    return count;
   }
 
   // Somebody reads its output now, and waits for the next token.
@@ -92,9 +126,25 @@ struct Sequence {
   void rewind() {
     for (BlockTable& table : tables) table.clear();
     computed_count = 0;
+    sheltered = false;
     chain.published_count = 0;
     proposal.clear();
   }
+};
+
+// Where the beam search of a request stands. Its beams are sequences: their choices' indices are
+// together those below the width, so that a request never runs more of them than it was let in for.
+struct BeamRound {
+  explicit BeamRound(BeamSearch beam_search, int choices)
+      : search(std::move(beam_search)), choice_count(choices) {}
+
+  BeamSearch search;
+  int choice_count = 1;   // hypotheses that are wanted
+  int awaited_count = 1;  // beams without candidates
+  bool over = false;
+  // Answered beams that had to give their blocks away. They own none and stand in no line: their
+  // continuations will, if they have any.
+  std::vector<std::unique_ptr<Sequence>> parked;
 };
 
 }  // namespace kun

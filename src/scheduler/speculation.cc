@@ -30,6 +30,10 @@ constexpr double kProbeShare = 0.01;
 constexpr int kProbeIntervalMin = 16;
 constexpr int kProbeIntervalMax = 512;
 
+// Nothing is known without the first ones, so these come soon, whatever they cost.
+constexpr int kFirstTries = 6;
+constexpr int kFirstInterval = 4;
+
 constexpr int kIterations = 4;
 
 // Expected number of right drafts among `count` with this chance each, the first wrong one ending
@@ -56,16 +60,23 @@ void decay(Acceptance& acceptance, double factor) {
 
 }  // namespace
 
+// The median, for the first drafting of a server allocates and a few are disturbed: they would be
+// remembered for long, since who does not draft does not learn.
 void Speculation::observe_drafting(int draft_count, std::int64_t elapsed_us) {
   if (draft_count <= 0 || elapsed_us < 0) return;
-  drafting_weight_ = drafting_weight_ * kDecay + 1.0;
-  const double cost = static_cast<double>(elapsed_us) / draft_count;
-  drafting_us_ += (cost - drafting_us_) / drafting_weight_;
+  draftings_us_[drafting_count_++ % kDraftingsKept] = static_cast<double>(elapsed_us) / draft_count;
+  auto known = draftings_us_;
+  const std::size_t count = std::min(drafting_count_, kDraftingsKept);
+  const auto middle = known.begin() + static_cast<std::ptrdiff_t>((count - 1) / 2);
+  std::nth_element(known.begin(), middle, known.begin() + static_cast<std::ptrdiff_t>(count));
+  drafting_us_ = *middle;
 }
 
 void Speculation::observe_drafts(Acceptance& sequence, int drafted, int accepted) {
   const double tried = accepted + (accepted < drafted ? 1 : 0);
   sequence.idle_steps = 0;
+  idle_steps_ = 0;
+  if (try_count_ < kFirstTries) ++try_count_;
   decay(sequence, kDecay);
   decay(all_, kDecayOfAll);
   for (Acceptance* each : {&sequence, &all_}) {
@@ -83,7 +94,7 @@ double Speculation::chance(const Acceptance& sequence) const {
 double Speculation::chance_needed(const std::vector<double>& chances) const {
   const auto outputs = static_cast<double>(chances.size());
   const double step_us = cost_.step_us(static_cast<int>(chances.size()));
-  const double price = cost_.per_token_us() + drafting_us_;
+  const double price = price_us();
   if (!cost_.known() || step_us <= 0.0) return kChanceMin;
   double rate = outputs / step_us;
   for (int i = 0; i < kIterations; ++i) {
@@ -102,8 +113,8 @@ double Speculation::chance_needed(const std::vector<double>& chances) const {
 int Speculation::probe_interval(std::size_t sequence_count) const {
   const double step_us = cost_.step_us(static_cast<int>(sequence_count));
   if (!cost_.known() || step_us <= 0.0) return kProbeIntervalMin;
-  const double share =
-      static_cast<double>(sequence_count) * (cost_.per_token_us() + drafting_us_) / step_us;
+  if (try_count_ < kFirstTries) return kFirstInterval;
+  const double share = static_cast<double>(sequence_count) * price_us() / step_us;
   return std::clamp(static_cast<int>(std::ceil(share / kProbeShare)), kProbeIntervalMin,
                     kProbeIntervalMax);
 }
@@ -115,9 +126,12 @@ void Speculation::choose(std::span<Acceptance* const> sequences, std::vector<int
   for (const Acceptance* sequence : sequences) chances_.push_back(chance(*sequence));
   const double needed = chance_needed(chances_);
   const int interval = probe_interval(sequences.size());
+  ++idle_steps_;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     counts[i] = count_above(chances_[i], needed, draft_count_max_);
     int& idle = sequences[i]->idle_steps;
+    // Or texts that are short would never have their turn.
+    if (idle < 0) idle = idle_steps_ - 1;
     idle = counts[i] > 0 ? 0 : idle + 1;
     if (counts[i] > 0) continue;
     // A draft that is right sometimes loses less, so it may be tried more often.

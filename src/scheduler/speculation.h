@@ -3,6 +3,8 @@
 // units of what the step would yield without. Both are learnt from the steps that ran.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,7 +18,7 @@ namespace kun {
 struct Acceptance {
   double accepted = 0.0;
   double tried = 0.0;
-  int idle_steps = 0;  // since the last draft, while they do not pay
+  int idle_steps = -1;  // since the last draft, while they do not pay; < 0: a new sequence
 };
 
 // The scheduler owns it; no clock, no randomness.
@@ -45,14 +47,20 @@ class Speculation {
 
  private:
   double chance_needed(const std::vector<double>& chances) const;
+  double price_us() const { return cost_.per_token_us() + drafting_us_; }
   int probe_interval(std::size_t sequence_count) const;
+
+  static constexpr std::size_t kDraftingsKept = 7;
 
   int draft_count_max_;
   bool adaptive_;
-  StepCost cost_;             // of steps of decoding sequences
-  double drafting_us_ = 0.0;  // per draft
-  double drafting_weight_ = 0.0;
-  Acceptance all_;  // of all sequences: what to expect of a new one
+  StepCost cost_;                                      // of steps of decoding sequences
+  std::array<double, kDraftingsKept> draftings_us_{};  // the last ones, per draft, in a ring
+  std::size_t drafting_count_ = 0;
+  double drafting_us_ = 0.0;  // their median
+  Acceptance all_;            // of all sequences: what to expect of a new one
+  int idle_steps_ = 0;        // since the last draft of anybody
+  int try_count_ = 0;         // times that drafts were put to the test; the first ones only
   std::vector<double> chances_;
 };
 

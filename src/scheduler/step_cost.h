@@ -6,6 +6,15 @@
 
 namespace kun {
 
+// What is left of a step while it is composed.
+struct StepBudget {
+  int total = 0;         // tokens of any kind
+  int prompt = 0;        // tokens of prompts, resumed sequences included
+  int decode_count = 0;  // one token each is set aside for decoding sequences still to come
+  int kept = 0;          // tokens that drafts leave to prompts
+  int slots = 0;         // choices that may still start to run
+};
+
 // A least-squares line through (tokens, microseconds) in which older steps weigh less.
 class StepCost {
  public:

@@ -6,6 +6,7 @@
 #include "server/anthropic_api.h"
 #include "server/chat_generation.h"
 #include "server/messages_writer.h"
+#include "server/request_deadlines.h"
 #include "server/translated_request.h"
 
 namespace kun {
@@ -96,9 +97,13 @@ class MessageTranslation {
     const auto content = block.find("content");
     const std::optional<std::string> text =
         content ? plain_text(*content) : std::optional<std::string>("");
+    const auto is_error = block.find("is_error");
+    if (is_error && !is_error->is(Kind::kBool) && !is_error->is(Kind::kNull)) return false;
     if (!id || !text) return false;
     json_.begin_object().key("role").string("tool").key("tool_call_id").string(*id);
-    json_.key("content").string(*text).end_object();
+    // Templates have no word for a tool that failed; the model reads one.
+    const bool failed = is_error && is_error->is(Kind::kBool) && is_error->boolean();
+    json_.key("content").string((failed ? "Error: " : "") + *text).end_object();
     has_result_ = true;
     return true;
   }
@@ -166,6 +171,7 @@ void translate_tools(FieldReader& reader, const ServerLimits& limits, JsonWriter
     copy_member(json, tool, "name");
     copy_member(json, tool, "description");
     copy_member(json, tool, "input_schema", "parameters");
+    copy_member(json, tool, "strict");
     json.end_object().end_object();
   }
   json.end_array();
@@ -205,6 +211,7 @@ void copy_settings(FieldReader& reader, JsonView request, JsonWriter& json) {
   }
   copy_member(json, request, "stop_sequences", "stop");
   copy_member(json, request, "thinking");
+  copy_deadlines(reader, request, json);
   reader.ignore({"model", "metadata", "service_tier"});
   reader.refuse({"container", "mcp_servers", "context_management"});
 }

@@ -1,5 +1,10 @@
 #include "server/api_error.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
 #include "server/json_writer.h"
 
 namespace kun {
@@ -18,6 +23,7 @@ std::string_view openai_type(int status) {
     case 500: return "InternalServerError";
     case 501: return "NotImplementedError";
     case 503: return "ServiceUnavailableError";
+    case 504: return "TimeoutError";
     default: return "BadRequestError";
   }
 }
@@ -27,7 +33,8 @@ std::string_view deepseek_type(int status) {
     case 401: return "authentication_error";
     case 403: return "permission_error";
     case 429: return "rate_limit_error";
-    case 500: return "server_error";
+    case 500:
+    case 504: return "server_error";
     case 503: return "service_unavailable_error";
     default: return "invalid_request_error";
   }
@@ -42,6 +49,7 @@ std::string_view anthropic_type(int status) {
     case 429: return "rate_limit_error";
     case 500: return "api_error";
     case 503: return "overloaded_error";
+    case 504: return "timeout_error";
     default: return "invalid_request_error";
   }
 }
@@ -77,8 +85,26 @@ int http_status(StatusCode code) {
 
 }  // namespace
 
-ApiError error_from(const Status& status) {
-  return {http_status(status.code()), status.message(), std::nullopt};
+ApiError error_from(const Status& status, const Refusal& refusal) {
+  ApiError error{http_status(status.code()), status.message(), std::nullopt};
+  error.code = refusal.code;
+  error.retry_after_seconds = static_cast<double>(refusal.retry_after) * 1e-6;
+  if (refusal.code == kCodeTimeout) error.status = 504;
+  return error;
+}
+
+ApiError memory_error(const MemoryLedger& memory, std::size_t bytes) {
+  ApiError error{503, "the server has no memory for this request right now; try again later",
+                 std::nullopt};
+  if (memory.never(bytes)) {
+    error = {413,
+             fmt::format("this request may need {} MiB, more than the server has for all requests; "
+                         "ask for fewer choices, log probabilities, inputs or tokens",
+                         bytes >> 20U),
+             std::nullopt};
+  }
+  error.code = kCodeMemoryExhausted;
+  return error;
 }
 
 std::string error_json(const ApiError& error, Dialect dialect) {
@@ -99,6 +125,8 @@ std::string error_json(const ApiError& error, Dialect dialect) {
   json.key("code");
   if (deepseek) {
     json.string(error.status < 500 ? "invalid_request_error" : "internal_error");
+  } else if (!error.code.empty()) {
+    json.string(error.code);
   } else {
     json.integer(error.status);
   }
@@ -111,7 +139,13 @@ HttpResponse error_response(const ApiError& error, Dialect dialect) {
   response.status = status_of(error, dialect);
   response.body = error_json(error, dialect);
   if (error.status == 429 || error.status == 503) {
-    response.headers.push_back({"Retry-After", "1"});
+    const double seconds = std::clamp(error.retry_after_seconds, 0.0, 86'400.0);
+    response.headers.push_back(
+        {"Retry-After", fmt::format("{:.0f}", std::max(1.0, std::ceil(seconds)))});
+    if (seconds > 0.0) {
+      response.headers.push_back(
+          {"retry-after-ms", fmt::format("{:.0f}", std::ceil(seconds * 1e3))});
+    }
   }
   if (error.status == 401) response.headers.push_back({"WWW-Authenticate", "Bearer"});
   return response;

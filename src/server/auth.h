@@ -7,23 +7,37 @@
 #include <string_view>
 #include <vector>
 
+#include "server/http_message.h"
+#include "server/tenant_keys.h"
+
 namespace kun {
 
 class ApiKeys {
  public:
-  explicit ApiKeys(const std::vector<std::string>& keys);
+  // Whom a key stands for.
+  struct Owner {
+    std::string tenant;
+    double weight = 1.0;
+  };
+
+  explicit ApiKeys(const std::vector<ApiKey>& keys);
 
   // No keys: everybody may in.
-  bool empty() const { return digests_.empty(); }
+  bool empty() const { return entries_.empty(); }
 
-  // Whether an Authorization header ("Bearer KEY") carries one of the keys.
-  bool accepts(std::string_view authorization) const;
+  // Whose key an Authorization header ("Bearer KEY") carries, or an x-api-key header; null: none.
+  const Owner* owner(const HttpRequest& request) const;
 
  private:
   using Digest = std::array<unsigned char, 32>;
+  struct Entry {
+    Digest digest;
+    Owner owner;
+  };
   static Digest digest(std::string_view key);
+  const Owner* find(std::string_view key) const;
 
-  std::vector<Digest> digests_;
+  std::vector<Entry> entries_;
 };
 
 }  // namespace kun

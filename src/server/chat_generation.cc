@@ -47,6 +47,7 @@ void start_chat(ServerContext& context, const std::shared_ptr<Exchange>& exchang
   }
   JobPrompt prompt;
   prompt.tokens = *std::move(tokens);
+  prompt.echo = std::move(generation.chat.echo);
   if (auto error = fit_context(model, generation.fields, std::nullopt, generation.max_tokens_name,
                                prompt.tokens, prompt.output_count_max)) {
     if (error->param == "prompt") error->param = generation.messages_name;
@@ -55,9 +56,17 @@ void start_chat(ServerContext& context, const std::shared_ptr<Exchange>& exchang
   if (generation.fields.grammar) {
     // Thoughts that the prompt has opened are free; where it has not, the grammar holds from the
     // first token on, and there are none.
-    if (start == ReasoningStart::kOpen) generation.fields.thoughts_end = "</think>";
-    if (start == ReasoningStart::kUndecided) start = ReasoningStart::kClosed;
+    generation.fields.thoughts_first = start == ReasoningStart::kOpen;
+    if (start == ReasoningStart::kUndecided && !generation.fields.grammar_lets_talk) {
+      start = ReasoningStart::kClosed;
+    }
   }
+  if (!generation.fields.thinking_token_budget) {
+    generation.fields.thinking_token_budget = generation.chat.thinking_budget;
+  }
+  const bool thinks_unasked = model.syntax.reasoning == ReasoningSyntax::kDeepSeekR1;
+  const bool undecided = start == ReasoningStart::kUndecided;
+  prompt.start = thinks_unasked && undecided ? ReasoningStart::kOpen : start;
   GenerationJob::Setup setup;
   setup.parser = parser_options(model, generation.fields, generation.chat, start);
   setup.model = std::move(generation.model);

@@ -52,15 +52,31 @@ std::optional<std::string> join_parts(FieldReader& reader, JsonView parts, std::
   return text;
 }
 
+// How a message is written for the template.
+struct MessageForm {
+  std::string_view cut;     // goes behind the content
+  bool fills_null = false;  // a content that is null becomes ""
+};
+
+void write_null_content(JsonWriter& json, const MessageForm& form) {
+  json.key("content");
+  if (form.cut.empty() && !form.fills_null) {
+    json.null();
+  } else {
+    json.string(form.cut);
+  }
+}
+
 // Writes "content" of a message; false when it is not acceptable.
 bool write_content(FieldReader& reader, JsonWriter& json, JsonView content, std::size_t message,
-                   const std::string& cut) {
+                   const MessageForm& form) {
+  if (content.is(Kind::kNull)) {
+    write_null_content(json, form);
+    return true;
+  }
   json.key("content");
-  if (content.is(Kind::kNull) && cut.empty()) {
-    json.null();
-  } else if (content.is(Kind::kNull)) {
-    json.string(cut);
-  } else if (content.is(Kind::kString)) {
+  const std::string cut(form.cut);
+  if (content.is(Kind::kString)) {
     json.string(std::string(content.string()) + cut);
   } else if (content.is(Kind::kArray)) {
     const auto text = join_parts(reader, content, message);
@@ -103,9 +119,8 @@ bool has_text(JsonView message, std::string_view name) {
   return value && value->is(Kind::kString) && !value->string().empty();
 }
 
-// `cut` is put behind the content.
 bool write_message(FieldReader& reader, JsonWriter& json, JsonView message, std::size_t index,
-                   const std::string& cut) {
+                   const MessageForm& form) {
   if (!message.is(Kind::kObject)) {
     reader.fail("messages", fmt::format("messages[{}] must be an object", index));
     return false;
@@ -115,14 +130,12 @@ bool write_message(FieldReader& reader, JsonWriter& json, JsonView message, std:
   json.begin_object().key("role").string(*role);
   const auto content = message.find("content");
   if (content) {
-    if (!write_content(reader, json, *content, index, cut)) return false;
+    if (!write_content(reader, json, *content, index, form)) return false;
   } else if (*role != "assistant") {
     reader.fail("messages", fmt::format("messages[{}] has no content", index));
     return false;
-  } else if (!cut.empty()) {
-    json.key("content").string(cut);
   } else {
-    json.key("content").null();
+    write_null_content(json, form);
   }
   // Both names of one thing, so that the template finds the one it looks for.
   const bool old_name = has_text(message, "reasoning_content");
@@ -201,15 +214,36 @@ bool ends_in_thought(JsonView message) {
   return open != std::string_view::npos && (close == std::string_view::npos || close < open);
 }
 
-void write_messages(FieldReader& reader, JsonView messages, ChatPrompt& prompt) {
+// Empty where something is not acceptable.
+std::string write_messages(FieldReader& reader, JsonView messages, std::string_view cut,
+                           bool fills_null) {
   JsonWriter json;
   json.begin_array();
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const bool last = i + 1 == messages.size();
-    if (!write_message(reader, json, messages.at(i), i, last ? prompt.cut : "")) return;
+    if (!write_message(reader, json, messages.at(i), i, {last ? cut : "", fills_null})) return {};
   }
   json.end_array();
-  prompt.messages = json.take();
+  return json.take();
+}
+
+// What the assistant has said last, where nobody has spoken since.
+std::string last_answer(FieldReader& reader, JsonView messages) {
+  const std::size_t index = messages.size() - 1;
+  const JsonView last = messages.at(index);
+  const auto content = last.find("content");
+  if (!is_assistant(last) || !content) return {};
+  if (content->is(Kind::kString)) return std::string(content->string());
+  if (content->is(Kind::kArray)) return join_parts(reader, *content, index).value_or("");
+  return {};
+}
+
+bool has_null_content(JsonView messages) {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const auto content = messages.at(i).find("content");
+    if (!content || content->is(Kind::kNull)) return true;
+  }
+  return false;
 }
 
 // continue_final_message, "prefix": true and add_generation_prompt, which are one question.
@@ -245,6 +279,7 @@ ChatPrompt read_chat_prompt(FieldReader& reader, const ServerContext& context,
   prompt.tools = read_chat_tools(reader, limits);
   const TemplateVariables variables = read_template_variables(reader, dialect);
   prompt.extra = variables.json;
+  prompt.thinking_budget = variables.thinking_budget;
   read_continuation(reader, messages, prompt);
   prompt.add_special_tokens = reader.boolean("add_special_tokens").value_or(false);
   if (const auto given = reader.string("chat_template", kTemplateBytesMax)) {
@@ -254,13 +289,27 @@ ChatPrompt read_chat_prompt(FieldReader& reader, const ServerContext& context,
     prompt.chat_template = *given;
   }
   if (reader.failed()) return prompt;
-  write_messages(reader, *messages, prompt);
+  prompt.messages = write_messages(reader, *messages, prompt.cut, false);
+  if (!reader.failed() && has_null_content(*messages)) {
+    prompt.filled_messages = write_messages(reader, *messages, prompt.cut, true);
+  }
+  if (!reader.failed()) prompt.echo = last_answer(reader, *messages);
   const bool thinks = model.syntax.reasoning != ReasoningSyntax::kNone &&
                       variables.thinking.value_or(false) && !prompt.continues;
   if (thinks && dialect == Dialect::kDeepSeek && !reader.failed()) {
     check_thoughts(reader, *messages);
   }
   return prompt;
+}
+
+// Templates that know of no tools add contents up, and fail at the null beside a call.
+static Result<std::string> render_filled(const ChatTemplate& chat_template, ChatTemplateInput input,
+                                         const std::string& filled_messages) {
+  Result<std::string> rendered = chat_template.render(input);
+  if (rendered || filled_messages.empty()) return rendered;
+  input.messages = filled_messages;
+  Result<std::string> again = chat_template.render(input);
+  return again ? std::move(again) : std::move(rendered);
 }
 
 Result<RenderedChat> render_chat(const ServedModel& model, const ChatPrompt& prompt) {
@@ -273,11 +322,12 @@ Result<RenderedChat> render_chat(const ServedModel& model, const ChatPrompt& pro
   if (!prompt.chat_template.empty()) {
     ASSIGN_OR_RETURN(const auto compiled,
                      ChatTemplate::compile(prompt.chat_template, model.bos_token, model.eos_token));
-    ASSIGN_OR_RETURN(rendered.text, compiled->render(input));
+    ASSIGN_OR_RETURN(rendered.text, render_filled(*compiled, input, prompt.filled_messages));
   } else if (model.chat_template == nullptr) {
     return invalid_argument("this model has no chat template; use /v1/completions");
   } else {
-    ASSIGN_OR_RETURN(rendered.text, model.chat_template->render(input));
+    ASSIGN_OR_RETURN(rendered.text,
+                     render_filled(*model.chat_template, input, prompt.filled_messages));
   }
   rendered.start = reasoning_start(rendered.text);
   if (!prompt.continues) return rendered;

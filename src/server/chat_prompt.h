@@ -13,7 +13,8 @@
 namespace kun {
 
 struct ChatPrompt {
-  std::string messages;  // JSON array for the template
+  std::string messages;         // JSON array for the template
+  std::string filled_messages;  // with "" for contents that are null; empty: there are none
   ChatTools tools;
   std::string extra;          // JSON object of further variables, or empty
   std::string chat_template;  // the request's own, or empty
@@ -23,6 +24,8 @@ struct ChatPrompt {
   bool continues = false;
   std::string cut;
   bool continues_thought = false;
+  std::string echo;                    // what the last message says, if it is the assistant's
+  std::optional<int> thinking_budget;  // tokens; thinking_token_budget comes before it
 };
 
 // Problems are left in `reader`.

@@ -41,6 +41,7 @@ void read_tool(FieldReader& reader, JsonView tool, std::size_t index, ChatTools&
   }
   ChatTool read;
   read.name = name->string();
+  read.strict = strict && strict->is(Kind::kBool) && strict->boolean();
   if (const auto parameters = function->find("parameters")) {
     if (!parameters->is(Kind::kObject) && !parameters->is(Kind::kNull)) {
       return fail(".function.parameters must be a JSON Schema, which is an object");

@@ -13,6 +13,7 @@ namespace kun {
 struct ChatTool {
   std::string name;
   std::string parameters;  // JSON Schema; empty: anything
+  bool strict = false;     // calls must validate, the model's own choice or not
 };
 
 enum class ToolUse : std::uint8_t { kNone, kAuto, kRequired, kNamed };

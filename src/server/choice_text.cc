@@ -7,7 +7,7 @@ DetokenizerOptions detokenizer_options(const ChoiceText::Options& options) {
   DetokenizerOptions made;
   made.skip_special_tokens = options.skip_special_tokens;
   made.spaces_between_special_tokens = options.spaces_between_special_tokens;
-  made.kept_special = options.kept_special;
+  made.kept_special = options.kept_special.get();
   made.starts_text = false;  // it continues the prompt
   return made;
 }
@@ -16,6 +16,7 @@ DetokenizerOptions detokenizer_options(const ChoiceText::Options& options) {
 
 ChoiceText::ChoiceText(const Options& options)
     : stops_(options.stops),
+      kept_special_(options.kept_special),
       detokenizer_(*options.tokenizer, detokenizer_options(options)),
       matcher_(*stops_, options.include_stop) {}
 

@@ -23,7 +23,7 @@ class ChoiceText {
     bool include_stop = false;                 // a stop string stays in the text
     bool skip_special_tokens = true;
     bool spaces_between_special_tokens = true;
-    const std::vector<Token>* kept_special = nullptr;  // see DetokenizerOptions
+    std::shared_ptr<const std::vector<Token>> kept_special;  // see DetokenizerOptions
   };
 
   explicit ChoiceText(const Options& options);
@@ -43,6 +43,7 @@ class ChoiceText {
 
  private:
   std::shared_ptr<const StopStrings> stops_;
+  std::shared_ptr<const std::vector<Token>> kept_special_;
   Detokenizer detokenizer_;
   StopMatcher matcher_;
   std::string ready_;

@@ -7,6 +7,8 @@
 #include <limits>
 #include <random>
 
+#include "server/beam_fields.h"
+#include "server/request_deadlines.h"
 #include "server/structured_output.h"
 
 namespace kun {
@@ -106,15 +108,6 @@ void read_stream_options(FieldReader& reader, GenerationFields& fields) {
   if (inner.error()) reader.fail("stream_options", inner.error()->message);
 }
 
-void read_request_id(FieldReader& reader, GenerationFields& fields) {
-  const auto id = reader.string("request_id", 128);
-  if (!id) return;
-  if (!std::ranges::all_of(*id, [](char c) { return c > 0x20 && c < 0x7f; })) {
-    return reader.fail("request_id", "request_id must be printable ASCII without spaces");
-  }
-  fields.request_id = *id;
-}
-
 void read_token_limits(FieldReader& reader, const ServedModel& model, SamplingParams& sampling) {
   constexpr std::size_t kWordsMax = 256;
   const Tokenizer& tokenizer = *model.tokenizer;
@@ -178,17 +171,25 @@ void read_best_of(FieldReader& reader, const ServerLimits& limits, GenerationFie
 
 // Known, and an error as long as they are not supported.
 void refuse_unsupported(FieldReader& reader) {
-  reader.refuse({"use_beam_search", "logits_processors", "stop_regex", "kv_transfer_params",
-                 "lora_path", "thinking_token_budget", "return_prompt_text", "store",
-                 "media_io_kwargs", "mm_processor_kwargs", "prompt_embeds", "return_hidden_states",
-                 "custom_logit_processor", "logprob_token_ids", "vllm_xargs"});
+  reader.refuse({"logits_processors", "stop_regex", "kv_transfer_params", "lora_path",
+                 "return_prompt_text", "store", "media_io_kwargs", "mm_processor_kwargs",
+                 "prompt_embeds", "return_hidden_states", "custom_logit_processor",
+                 "logprob_token_ids", "vllm_xargs"});
+  // Of SGLang, llama.cpp, xLLM and rtp-llm; whoever asks for these would get other texts.
+  reader.refuse({"session_params", "mirostat", "dynatemp_range", "xtc_probability",
+                 "dry_multiplier", "timings_per_token", "beam_width", "offline",
+                 "no_repeat_ngram_size", "qos_priority"});
+  if (reader.number("typical_p", 0.0, 1.0).value_or(1.0) != 1.0) {
+    reader.fail("typical_p", "typical_p is not supported, but for 1, which changes nothing");
+  }
   // Accepted without effect: hints, and names for what is the case anyway.
   reader.ignore({"user", "metadata", "prompt_cache_key", "prompt_cache_retention",
-                 "safety_identifier", "detokenize", "user_id"});
+                 "safety_identifier", "user_id", "cache_prompt", "id_slot"});
+  if (!reader.boolean("detokenize").value_or(true)) {
+    reader.fail("detokenize",
+                "detokenize cannot be false here: return_token_ids shows the ids beside the text");
+  }
   static_cast<void>(reader.word("service_tier", {"auto", "default"}));
-  // They shape beam search, which is refused above.
-  static_cast<void>(reader.number("length_penalty", -100.0, 100.0));
-  reader.ignore({"early_stopping"});
 }
 
 }  // namespace
@@ -203,6 +204,25 @@ std::string read_model(FieldReader& reader, const ServedModel& model,
   return std::string(*name);
 }
 
+std::optional<int> read_n_predict(FieldReader& reader) {
+  const auto count = reader.integer("n_predict", 1, std::numeric_limits<int>::max());
+  return count ? std::optional(static_cast<int>(*count)) : std::nullopt;
+}
+
+std::string read_request_id(FieldReader& reader) {
+  std::string_view name = "request_id";
+  auto id = reader.string(name, 128);
+  if (const auto other = reader.string("rid", 128); !id) {  // SGLang's name
+    name = "rid";
+    id = other;
+  }
+  if (!id) return {};
+  if (!std::ranges::all_of(*id, [](char c) { return c > 0x20 && c < 0x7f; })) {
+    reader.fail(name, fmt::format("{} must be printable ASCII without spaces", name));
+  }
+  return std::string(*id);
+}
+
 GenerationFields read_generation_fields(FieldReader& reader, const ServedModel& model,
                                         const ServerLimits& limits) {
   GenerationFields fields;
@@ -215,7 +235,9 @@ GenerationFields read_generation_fields(FieldReader& reader, const ServedModel& 
   fields.stop_token_ids =
       reader.tokens("stop_token_ids", static_cast<std::size_t>(limits.stop_tokens_max),
                     model.tokenizer->vocabulary_size());
-  fields.include_stop_str_in_output = reader.boolean("include_stop_str_in_output").value_or(false);
+  const bool no_stop_trim = reader.boolean("no_stop_trim").value_or(false);  // SGLang's name
+  fields.include_stop_str_in_output =
+      reader.boolean("include_stop_str_in_output").value_or(no_stop_trim);
   fields.ignore_eos = reader.boolean("ignore_eos").value_or(false);
   fields.skip_special_tokens = reader.boolean("skip_special_tokens").value_or(true);
   fields.spaces_between_special_tokens =
@@ -237,14 +259,24 @@ GenerationFields read_generation_fields(FieldReader& reader, const ServedModel& 
   fields.priority = static_cast<int>(
       reader.integer("priority", std::numeric_limits<int>::min(), std::numeric_limits<int>::max())
           .value_or(0));
+  fields.deadlines = read_deadlines(reader, limits);
   fields.cache_salt = reader.string("cache_salt", kNameBytesMax).value_or("");
-  read_request_id(reader, fields);
+  fields.request_id = read_request_id(reader);
   if (const auto keep = reader.integer("truncate_prompt_tokens", -1, model.context_length)) {
     if (*keep == 0) reader.fail("truncate_prompt_tokens", "truncate_prompt_tokens must not be 0");
     fields.truncate_prompt_tokens = static_cast<int>(*keep);
   }
   fields.truncate_right = reader.word("truncation_side", {"left", "right"}) == "right";
   fields.grammar = read_structured_output(reader);
+  if (const auto budget =
+          reader.integer("thinking_token_budget", 0, std::numeric_limits<int>::max())) {
+    fields.thinking_token_budget = static_cast<int>(*budget);
+    if (model.syntax.reasoning == ReasoningSyntax::kNone) {
+      reader.fail("thinking_token_budget",
+                  "this model is not known to think; see --reasoning-parser");
+    }
+  }
+  read_beam_search(reader, fields);
   refuse_unsupported(reader);
   return fields;
 }
@@ -294,6 +326,18 @@ std::optional<ApiError> fit_context(const ServedModel& model, GenerationFields& 
   return std::nullopt;
 }
 
+ThinkingLimit thinking_limit(const ServedModel& model, int budget, ReasoningStart start) {
+  ThinkingLimit limit;
+  if (model.syntax.reasoning == ReasoningSyntax::kNone || start == ReasoningStart::kClosed) {
+    return limit;
+  }
+  limit.token_count_max = budget;
+  limit.open = start == ReasoningStart::kOpen;
+  limit.begin = model.tokenizer->encode("<think>", false);
+  limit.close = model.tokenizer->encode("</think>", false);
+  return limit;
+}
+
 GenerateRequest make_generate_request(const ServedModel& model, const GenerationFields& fields,
                                       std::vector<Token> prompt, int output_count_max) {
   GenerateRequest request;
@@ -309,6 +353,7 @@ GenerateRequest make_generate_request(const ServedModel& model, const Generation
   request.sampling.end_tokens = request.end_tokens;
   request.choice_count = fields.sample_count;
   request.prompt_logprob_count = fields.prompt_logprob_count;
+  request.beams = fields.beams;
   request.priority = fields.priority;
   request.cache_salt = fields.cache_salt;
   return request;

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "engine/generator.h"
+#include "plan/beam_params.h"
+#include "plan/refusal.h"
 #include "plan/sampling_params.h"
 #include "server/repetition_watch.h"
 #include "server/request_json.h"
@@ -39,10 +41,14 @@ struct GenerationFields {
   bool return_token_ids = false;
   bool tokens_as_ids = false;  // logprobs show "token_id:7" and not the token's text
   std::optional<RepetitionLimits> repetition;
+  std::optional<int> thinking_token_budget;
+  BeamParams beams;  // with a width: `sample_count` of the texts that it finds
   int priority = 0;
   std::string cache_salt;
+  Deadlines deadlines;                   // from the arrival of the request
   std::optional<GrammarSource> grammar;  // of the answer
-  std::string thoughts_end;              // the grammar holds from behind this text on; or empty
+  bool grammar_lets_talk = false;        // it demands nothing before the first call of a tool
+  bool thoughts_first = false;           // the grammar holds from behind the thoughts on
   std::string request_id;
   std::optional<int> truncate_prompt_tokens;  // -1: to what fits
   bool truncate_right = false;                // the end of the prompt goes, not its beginning
@@ -59,12 +65,22 @@ GenerationFields read_generation_fields(FieldReader& reader, const ServedModel& 
 std::string read_model(FieldReader& reader, const ServedModel& model,
                        std::optional<ApiError>& not_found);
 
+// llama.cpp's name of max_tokens.
+std::optional<int> read_n_predict(FieldReader& reader);
+
+// The `request_id` field, or nothing.
+std::string read_request_id(FieldReader& reader);
+
 // Shortens `prompt` as asked and checks that it and the output fit the context; fills in the
 // output count that was left out (`default_max`, or what is left of the context).
 std::optional<ApiError> fit_context(const ServedModel& model, GenerationFields& fields,
                                     std::optional<int> default_max,
                                     std::string_view max_tokens_name, std::vector<Token>& prompt,
                                     int& output_count_max);
+
+// Closes a thought after `budget` tokens; nothing where the model is not known to think, or does
+// not here.
+ThinkingLimit thinking_limit(const ServedModel& model, int budget, ReasoningStart start);
 
 GenerateRequest make_generate_request(const ServedModel& model, const GenerationFields& fields,
                                       std::vector<Token> prompt, int output_count_max);

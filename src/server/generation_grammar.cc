@@ -31,12 +31,14 @@ void GenerationJob::take_grammar(const GrammarCompiler::Compiled& grammar) {
     if (done_ || exchange == nullptr) return;
     if (!grammar) {
       done_ = true;
-      return send_error(*exchange, error_from(grammar.error()));
+      Refusal refusal;
+      if (grammar.error().code() == StatusCode::kUnavailable) refusal.code = kCodeMemoryExhausted;
+      return send_error(*exchange, error_from(grammar.error(), refusal));
     }
+    grammar_ = *grammar;
     std::unique_ptr<TokenConstraint> constraint = (*grammar)->begin();
-    if (!setup_.fields.thoughts_end.empty()) {
-      constraint = constrain_after(setup_.fields.thoughts_end, *setup_.model->tokenizer,
-                                   std::move(constraint));
+    if (setup_.fields.thoughts_first) {
+      constraint = constrain_after(setup_.model->thoughts_end, std::move(constraint));
     }
     constraint_ = std::move(constraint);
   }

@@ -4,12 +4,17 @@
 
 #include <algorithm>
 #include <ctime>
-#include <numeric>
+#include <exception>
 #include <random>
 #include <utility>
 
+#include "base/log.h"
 #include "server/api_error.h"
+#include "server/beam_fields.h"
+#include "server/openai_request.h"
+#include "server/request_deadlines.h"
 #include "server/sse.h"
+#include "server/tenant_request.h"
 
 namespace kun {
 namespace {
@@ -41,28 +46,28 @@ std::vector<Token> mark_tokens(const Tokenizer& tokenizer, AnswerSyntax syntax) 
 
 }  // namespace
 
-void GenerationJob::start(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
-                          Setup setup) {
-  const auto job = std::make_shared<GenerationJob>(context, exchange, std::move(setup));
-  exchange->set_listener(job);
-  job->run();
-}
-
 GenerationJob::GenerationJob(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
-                             Setup setup)
+                             Setup setup, MemoryHold memory)
     : context_(context),
       exchange_(exchange),
       setup_(std::move(setup)),
       arrived_(exchange->request().received),
+      memory_(std::move(memory)),
+      deepseek_(exchange->request().dialect == Dialect::kDeepSeek),
       keeps_tokens_(setup_.fields.wants_logprobs || setup_.fields.return_token_ids) {
-  if (setup_.parser) {
-    kept_special_ = mark_tokens(*setup_.model->tokenizer, setup_.parser->syntax);
-  }
-  const auto stops = std::make_shared<const StopStrings>(setup_.fields.stop);
+  // What the parser must see.
+  text_options_.kept_special = std::make_shared<const std::vector<Token>>(
+      setup_.parser ? mark_tokens(*setup_.model->tokenizer, setup_.parser->syntax)
+                    : std::vector<Token>());
+  text_options_.tokenizer = setup_.model->tokenizer;
+  text_options_.stops = std::make_shared<const StopStrings>(setup_.fields.stop);
+  text_options_.skip_special_tokens = setup_.fields.skip_special_tokens;
+  text_options_.spaces_between_special_tokens = setup_.fields.spaces_between_special_tokens;
+  text_options_.include_stop = setup_.fields.include_stop_str_in_output;
   cached_counts_.resize(setup_.prompts.size(), 0);
   prompt_scores_.resize(setup_.prompts.size());
   for (std::size_t i = 0; i < setup_.prompts.size(); ++i) {
-    add_choices(setup_.prompts[i], stops);
+    add_choices(setup_.prompts[i]);
     // Nothing predicts the first token.
     if (setup_.fields.prompt_logprob_count < 0) continue;
     prompt_scores_[i].push_back({setup_.prompts[i].tokens.front(), 0.0F, {}});
@@ -70,17 +75,9 @@ GenerationJob::GenerationJob(ServerContext& context, const std::shared_ptr<Excha
   setup_.writer->begin(answer_info(*exchange));
 }
 
-void GenerationJob::add_choices(const JobPrompt& prompt,
-                                const std::shared_ptr<const StopStrings>& stops) {
-  ChoiceText::Options options;
-  options.tokenizer = setup_.model->tokenizer;
-  options.stops = stops;
-  options.skip_special_tokens = setup_.fields.skip_special_tokens;
-  options.spaces_between_special_tokens = setup_.fields.spaces_between_special_tokens;
-  options.include_stop = setup_.fields.include_stop_str_in_output;
-  options.kept_special = &kept_special_;
+void GenerationJob::add_choices(const JobPrompt& prompt) {
   for (int c = 0; c < setup_.fields.sample_count; ++c) {
-    Choice& choice = choices_.emplace_back(options);
+    Choice& choice = choices_.emplace_back(text_options_);
     choice.answer.content = prompt.echo;
     choice.text_offset = character_count(prompt.echo);
     if (setup_.fields.repetition) choice.repetition.emplace(*setup_.fields.repetition);
@@ -111,7 +108,8 @@ AnswerInfo GenerationJob::answer_info(const Exchange& exchange) const {
 }
 
 void GenerationJob::on_closed() {
-  schedule();
+  // The exchange lets go of this now: run() must come whoever else waits in the pool's line.
+  context_.pool->resume([self = shared_from_this()] { self->run(); });
 }
 
 void GenerationJob::on_drained() {
@@ -125,13 +123,25 @@ void GenerationJob::on_idle() {
 }
 
 void GenerationJob::schedule() {
-  if (scheduled_.exchange(true)) return;
+  if (scheduled_->exchange(true)) return;
   context_.pool->resume([self = shared_from_this()] { self->run(); });
 }
 
 void GenerationJob::run() {
   const std::lock_guard lock(mutex_);
-  scheduled_ = false;  // events that arrive from here on are seen below, or schedule again
+  try {
+    run_locked();
+  } catch (const std::exception& exception) {
+    LOG(kError, fmt::format("an answer was given up: {}", exception.what()));
+    const std::shared_ptr<Exchange> exchange = exchange_.lock();
+    if (exchange == nullptr || std::exchange(done_, true)) return;
+    streams_.clear();
+    send_error(*exchange, {500, "the server could not finish this answer", std::nullopt});
+  }
+}
+
+void GenerationJob::run_locked() {
+  *scheduled_ = false;  // events that arrive from here on are seen below, or schedule again
   if (done_) return;
   const std::shared_ptr<Exchange> exchange = exchange_.lock();
   if (exchange == nullptr || exchange->closed()) return let_go();
@@ -161,14 +171,27 @@ void GenerationJob::generate() {
     GenerateRequest request =
         make_generate_request(*setup_.model, setup_.fields, prompt.tokens, prompt.output_count_max);
     request.constraint = constraint_;
+    request.deadlines = remaining(setup_.fields.deadlines, submitted_ - arrived_);
+    if (const std::shared_ptr<Exchange> exchange = exchange_.lock()) {
+      give_to_tenant(request, exchange->request(), context_.options.isolate_tenants);
+    }
+    if (setup_.fields.thinking_token_budget) {
+      request.sampling.thinking =
+          thinking_limit(*setup_.model, *setup_.fields.thinking_token_budget, prompt.start);
+    }
+    if (setup_.fields.beams.width > 0 && !setup_.fields.stop.empty()) {
+      request.watch = make_stop_watch(text_options_, setup_.fields.sampling.output_count_min);
+    }
     streams_.push_back(setup_.model->generator->generate(std::move(request)));
     // The stream may outlive the job, and its writer the server: the callback owns neither. It is
     // called under the stream's lock, hence only puts the job into the pool's line.
-    streams_.back()->set_ready_callback([weak = weak_from_this(), pool = context_.pool] {
-      pool->resume([weak] {
-        if (const auto self = weak.lock()) self->run();
-      });
-    });
+    streams_.back()->set_ready_callback(
+        [weak = weak_from_this(), pool = context_.pool, scheduled = scheduled_] {
+          if (scheduled->exchange(true)) return;
+          pool->resume([weak] {
+            if (const auto self = weak.lock()) self->run();
+          });
+        });
   }
 }
 
@@ -193,7 +216,11 @@ void GenerationJob::pump() {
 // False when the job is over.
 bool GenerationJob::take_event(std::size_t prompt, StreamEvent event) {
   if (!event.status.ok() || event.finish == FinishReason::kError) {
-    fail(event.status.ok() ? internal_error("the generation failed") : event.status);
+    fail(event.status.ok() ? internal_error("the generation failed") : event.status, event.refusal);
+    return false;
+  }
+  if (event.finish == FinishReason::kTimeout && silent()) {
+    fail(unavailable("timeout_ms was over before the first token"), event.refusal);
     return false;
   }
   if (event.finish == FinishReason::kAbort) {
@@ -309,14 +336,14 @@ void GenerationJob::observe_longest() {
   }
 }
 
-void GenerationJob::fail(const Status& status) {
+void GenerationJob::fail(const Status& status, const Refusal& refusal) {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     if (!choices_[i].ended) end_choice(choices_[i], prompt_of(i), FinishReason::kError);
   }
   done_ = true;
   streams_.clear();
   const std::shared_ptr<Exchange> exchange = exchange_.lock();
-  const ApiError error = error_from(status);
+  const ApiError error = error_from(status, refusal);
   send_error(*exchange, error);
 }
 
@@ -387,98 +414,6 @@ void GenerationJob::finish_stream() {
   const std::shared_ptr<Exchange> exchange = exchange_.lock();
   exchange->write(setup_.writer->close_stream(usage()));
   exchange->end();
-}
-
-// Of `sample_count` samples of each prompt the `choice_count` likeliest per token, likeliest first.
-std::vector<std::size_t> GenerationJob::shown_choices() const {
-  std::vector<std::size_t> all(choices_.size());
-  std::iota(all.begin(), all.end(), std::size_t{0});
-  const auto samples = static_cast<std::size_t>(setup_.fields.sample_count);
-  const auto wanted = static_cast<std::size_t>(setup_.fields.choice_count);
-  if (samples == wanted) return all;
-  const auto score = [&](std::size_t i) {
-    return choices_[i].logprob_sum / std::max(1, choices_[i].output_count);
-  };
-  std::vector<std::size_t> shown;
-  for (std::size_t first = 0; first < all.size(); first += samples) {
-    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(first);
-    std::stable_sort(begin, begin + static_cast<std::ptrdiff_t>(samples),
-                     [&](std::size_t a, std::size_t b) { return score(a) > score(b); });
-    shown.insert(shown.end(), begin, begin + static_cast<std::ptrdiff_t>(wanted));
-  }
-  return shown;
-}
-
-void GenerationJob::respond() {
-  done_ = true;
-  streams_.clear();
-  const std::vector<std::size_t> shown = shown_choices();
-  std::vector<ChoiceFinish> finishes;
-  finishes.reserve(shown.size());
-  std::vector<ChoicePart> parts;
-  for (std::size_t i = 0; i < shown.size(); ++i) {
-    const Choice& choice = choices_[shown[i]];
-    finishes.push_back(finish_of(choice));
-    ChoicePart part = part_of(choice, shown[i]);
-    part.index = static_cast<int>(i);
-    part.finish = &finishes.back();
-    part.last = i + 1 == shown.size();
-    parts.push_back(part);
-  }
-  std::string body = setup_.writer->whole(parts, usage());
-  const std::shared_ptr<Exchange> exchange = exchange_.lock();
-  if (blanks_sent_) {
-    exchange->write(body);
-    return exchange->end();
-  }
-  HttpResponse response;
-  response.body = std::move(body);
-  exchange->respond(std::move(response));
-}
-
-std::size_t GenerationJob::prompt_of(std::size_t choice) const {
-  return choice / static_cast<std::size_t>(setup_.fields.sample_count);
-}
-
-ChoicePart GenerationJob::part_of(const Choice& choice, std::size_t index) const {
-  ChoicePart part;
-  part.index = static_cast<int>(index);
-  part.first = choice.first;
-  part.thinks = choice.thinks;
-  part.text = &choice.answer;
-  part.tokens = choice.tokens;
-  part.text_offset = choice.text_offset;
-  part.prompt = setup_.prompts[prompt_of(index)].tokens;
-  part.prompt_scores = prompt_scores_[prompt_of(index)];
-  return part;
-}
-
-ChoiceFinish GenerationJob::finish_of(const Choice& choice) const {
-  ChoiceFinish finish;
-  const bool calls = choice.parser && choice.parser->calls_tools();
-  if (choice.reason == FinishReason::kLength || setup_.fields.drops_output) {
-    finish.reason = "length";
-  } else if (choice.repeats) {
-    finish.reason = "repetition";
-  } else {
-    finish.reason = calls ? "tool_calls" : "stop";
-  }
-  finish.stop_string = choice.text.stop_string();
-  finish.stop_token = choice.stop_token;
-  return finish;
-}
-
-CompletionUsage GenerationJob::usage() const {
-  CompletionUsage usage;
-  for (const JobPrompt& prompt : setup_.prompts) {
-    usage.prompt_count += static_cast<std::int64_t>(prompt.tokens.size());
-  }
-  for (const int count : cached_counts_) usage.cached_count += count;
-  for (const Choice& choice : choices_) {
-    usage.output_count += choice.output_count;
-    usage.reasoning_count += choice.reasoning_count;
-  }
-  return usage;
 }
 
 }  // namespace kun

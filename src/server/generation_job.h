@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/memory_ledger.h"
 #include "server/answer_writer.h"
 #include "server/choice_text.h"
 #include "server/exchange.h"
@@ -27,6 +28,7 @@ struct JobPrompt {
   std::vector<Token> tokens;
   std::string echo;  // goes before the text of each choice
   int output_count_max = 16;
+  ReasoningStart start = ReasoningStart::kUndecided;
 };
 
 class GenerationJob : public ExchangeListener, public std::enable_shared_from_this<GenerationJob> {
@@ -42,7 +44,9 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
   // Starts the job; the exchange owns it from here on.
   static void start(ServerContext& context, const std::shared_ptr<Exchange>& exchange, Setup setup);
 
-  GenerationJob(ServerContext& context, const std::shared_ptr<Exchange>& exchange, Setup setup);
+  // `memory`: what the request is expected to need.
+  GenerationJob(ServerContext& context, const std::shared_ptr<Exchange>& exchange, Setup setup,
+                MemoryHold memory);
 
   void on_closed() override;
   void on_drained() override;
@@ -74,10 +78,11 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
     Clock::time_point last_token;
   };
 
-  void add_choices(const JobPrompt& prompt, const std::shared_ptr<const StopStrings>& stops);
+  void add_choices(const JobPrompt& prompt);
   AnswerInfo answer_info(const Exchange& exchange) const;
 
   void run();
+  void run_locked();
   void schedule();
   bool constraint_ready();
   void take_grammar(const Result<std::shared_ptr<const Grammar>>& grammar);
@@ -90,7 +95,8 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
   bool scores_missing(std::size_t prompt) const;
   void end_choice(Choice& choice, std::size_t prompt, FinishReason reason);
   void observe_longest();
-  void fail(const Status& status);
+  bool silent() const;
+  void fail(const Status& status, const Refusal& refusal = {});
   void send_error(Exchange& exchange, const ApiError& error);
   void let_go();
 
@@ -109,11 +115,14 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
   const std::weak_ptr<Exchange> exchange_;  // which owns this
   const Setup setup_;
   const Clock::time_point arrived_;
+  MemoryHold memory_;
+  const bool deepseek_;
   const bool keeps_tokens_;
-  std::vector<Token> kept_special_;  // what the parser must see
+  ChoiceText::Options text_options_;
 
-  // What callbacks may touch from other threads.
-  std::atomic<bool> scheduled_ = false;
+  // What callbacks may touch from other threads. Whether run() waits in the pool's line: callbacks
+  // of streams may outlive the job, so they share it.
+  const std::shared_ptr<std::atomic<bool>> scheduled_ = std::make_shared<std::atomic<bool>>(false);
   std::atomic<bool> idle_ = false;
 
   std::mutex mutex_;  // run() may be entered again before it has returned
@@ -123,6 +132,7 @@ class GenerationJob : public ExchangeListener, public std::enable_shared_from_th
   std::vector<int> cached_counts_;                        // [prompt]
   std::vector<std::vector<SampledToken>> prompt_scores_;  // [prompt][token], where asked for
   std::size_t ended_count_ = 0;
+  std::shared_ptr<const Grammar> grammar_;  // counted in memory as long as its states live
   std::shared_ptr<const TokenConstraint> constraint_;  // of all choices; null: none, or not yet
   bool grammar_asked_ = false;
   bool started_ = false;       // generations

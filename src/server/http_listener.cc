@@ -83,7 +83,9 @@ Result<std::unique_ptr<asio::ssl::context>> open_tls(const TlsOptions& options) 
 class HttpListener::Impl {
  public:
   Impl(const ListenerOptions& options, HttpHandler& handler)
-      : options_(options), connections_(handler, options.limits), io_(options.io_thread_count) {}
+      : options_(options),
+        connections_(handler, options.limits, options.memory),
+        io_(options.io_thread_count) {}
 
   Status open();
   void run_threads();
@@ -187,10 +189,12 @@ asio::awaitable<void> HttpListener::Impl::accept(Acceptor& acceptor, int family)
 }
 
 void HttpListener::Impl::admit(int fd, int family) {
-  if (connections_.count() >= options_.limits.connections_max || connections_.draining) {
+  const bool full =
+      connections_.count() >= options_.limits.connections_max || connections_.memory->over();
+  if (full || connections_.draining) {
     if (!tls_) {
       const HttpResponse response =
-          connections_.handler.malformed(503, "too many connections are open; try again later");
+          connections_.handler.malformed({}, 503, "too many connections are open; try again later");
       HttpWireOptions wire;
       wire.keep_alive = false;
       const std::string bytes = format_head(response, response.body.size(), wire) + response.body;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "base/memory_ledger.h"
 #include "base/status.h"
 #include "server/exchange.h"
 #include "server/http_message.h"
@@ -29,8 +30,10 @@ class HttpHandler {
   // Answers through the exchange, now or later, from any thread.
   virtual void handle(std::shared_ptr<Exchange> exchange) = 0;
 
-  // The answer to bytes that are not an acceptable HTTP request.
-  virtual HttpResponse malformed(int status, const std::string& message) = 0;
+  // The answer to bytes that are not an acceptable HTTP request. `request` holds what could be read
+  // of it, which may be nothing.
+  virtual HttpResponse malformed(const HttpRequest& request, int status,
+                                 const std::string& message) = 0;
 
   // Adds headers that go with every answer.
   virtual void decorate(const HttpRequest& request, HttpResponse& response) = 0;
@@ -53,6 +56,7 @@ struct ListenerOptions {
   TlsOptions tls;
   int io_thread_count = 1;
   ServerLimits limits;
+  std::shared_ptr<MemoryLedger> memory;  // null: one without limits
 };
 
 class HttpListener {

@@ -26,6 +26,8 @@ struct HttpRequest {
   std::string request_id;  // the client's X-Request-Id, or one made here
   bool keep_alive = true;
   Dialect dialect = Dialect::kOpenAi;
+  std::string tenant;  // whose key it carries; empty: keys are not asked for
+  double tenant_weight = 1.0;
   std::chrono::steady_clock::time_point received;
 
   // The first header of that (lower case) name; empty when there is none.

@@ -36,9 +36,10 @@ using Clock = std::chrono::steady_clock;
 using Socket = asio::generic::stream_protocol::socket;
 
 constexpr std::size_t kReadBytes = 8U << 10U;
-constexpr std::size_t kReadAheadMax = 64U << 10U;    // of pipelined requests
-constexpr std::size_t kWriteBytes = 64U << 10U;      // what write_timeout is granted for
-constexpr std::size_t kSmallBodyBytes = 64U << 10U;  // read even when the request is refused
+constexpr std::size_t kReadAheadMax = 64U << 10U;     // of pipelined requests
+constexpr std::size_t kWriteBytes = 64U << 10U;       // what write_timeout is granted for
+constexpr std::size_t kSmallBodyBytes = 64U << 10U;   // read even when the request is refused
+constexpr std::size_t kConnectionBytes = 32U << 10U;  // what a connection takes without a body
 constexpr std::size_t kLingerBytes = 8U << 20U;
 constexpr std::chrono::seconds kLingerTime{2};
 
@@ -54,11 +55,13 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
         signal_(socket_.get_executor()),
         write_deadline_(socket_.get_executor()) {
     if (tls != nullptr) tls_.emplace(socket_, *tls);
+    connections_.memory->adjust(MemoryUse::kConnections, 0, kConnectionBytes);
   }
 
   ~HttpSession() {
     if (exchange_) exchange_->close(true);
     hold_body_bytes(0);
+    connections_.memory->release(MemoryUse::kConnections, kConnectionBytes);
     connections_.remove(this);
   }
 
@@ -82,8 +85,10 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void read_done(error_code error, std::size_t count);
   bool take_bytes();
   void hold_body_bytes(std::size_t count);
+  std::optional<HttpResponse> refuse_body();
   void close_socket();
   HttpWireOptions wire_options() const;
+  HttpResponse malformed(int status, const std::string& message) const;
 
   ConnectionSet& connections_;
   const ServerLimits& limits_;
@@ -140,8 +145,7 @@ asio::awaitable<bool> HttpSession::read_request() {
     const bool had_head = parser_->state() != HttpParser::State::kHeader;
     const bool progressed = take_bytes();
     if (parser_->state() == HttpParser::State::kFailed) {
-      co_await refuse(
-          connections_.handler.malformed(parser_->failure_status(), parser_->failure_message()));
+      co_await refuse(malformed(parser_->failure_status(), parser_->failure_message()));
       co_return false;
     }
     if (!had_head && parser_->state() != HttpParser::State::kHeader) {
@@ -150,8 +154,8 @@ asio::awaitable<bool> HttpSession::read_request() {
     }
     if (parser_->state() == HttpParser::State::kDone) co_return true;
     if (parser_->state() == HttpParser::State::kBody &&
-        connections_.body_bytes > limits_.bodies_bytes_max) {
-      co_await refuse(connections_.handler.malformed(503, "too much is being uploaded right now"));
+        (connections_.body_bytes > limits_.bodies_bytes_max || connections_.memory->over())) {
+      co_await refuse(malformed(503, "too much is being uploaded right now"));
       co_return false;
     }
     if (progressed && !buffer_.empty()) continue;
@@ -165,10 +169,14 @@ asio::awaitable<bool> HttpSession::read_request() {
     co_await wait_until(deadline);
     if (Clock::now() < deadline) continue;
     if (begun) {
-      co_await refuse(connections_.handler.malformed(408, "the request did not arrive in time"));
+      co_await refuse(malformed(408, "the request did not arrive in time"));
     }
     co_return false;
   }
+}
+
+HttpResponse HttpSession::malformed(int status, const std::string& message) const {
+  return connections_.handler.malformed(parser_->request(), status, message);
 }
 
 // Feeds the parser what is there. False when it could use none of it.
@@ -184,7 +192,7 @@ bool HttpSession::take_bytes() {
   if (buffer_.empty()) return false;
   const std::size_t used = parser_->feed(buffer_);
   buffer_.erase(0, used);
-  hold_body_bytes(parser_->request().body.size());
+  hold_body_bytes(parser_->request().body.capacity());
   return used > 0;
 }
 
@@ -194,6 +202,7 @@ asio::awaitable<bool> HttpSession::judge_head() {
   request.received = Clock::now();
   connections_.handler.begin(request);
   refusal_ = connections_.handler.refuse(request);
+  if (!refusal_) refusal_ = refuse_body();
   const bool body_missing = parser_->state() != HttpParser::State::kDone;
   if (refusal_ && body_missing &&
       (parser_->chunked() || parser_->expects_continue() ||
@@ -360,7 +369,28 @@ void HttpSession::read_done(error_code error, std::size_t count) {
   signal_.cancel();
 }
 
+// A body that there is no memory for is refused before it is sent. While it arrives it grows, and
+// has its old and its new place at times.
+std::optional<HttpResponse> HttpSession::refuse_body() {
+  MemoryLedger& memory = *connections_.memory;
+  const std::size_t bytes = 2 * parser_->announced_body_bytes();
+  if (bytes <= kSmallBodyBytes) return std::nullopt;
+  if (memory.never(bytes)) {
+    return malformed(413,
+                     "the request body is larger than this server's "
+                     "memory for requests");
+  }
+  if (!memory.try_hold(MemoryUse::kBodies, bytes)) {
+    return malformed(503,
+                     "there is no memory for this request body right "
+                     "now; try again later");
+  }
+  memory.release(MemoryUse::kBodies, bytes);
+  return std::nullopt;
+}
+
 void HttpSession::hold_body_bytes(std::size_t count) {
+  connections_.memory->adjust(MemoryUse::kBodies, held_body_bytes_, count);
   connections_.body_bytes += count - held_body_bytes_;  // unsigned arithmetic wraps as it should
   held_body_bytes_ = count;
 }

@@ -8,8 +8,10 @@
 #include <memory>
 #include <mutex>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
+#include "base/memory_ledger.h"
 #include "server/http_listener.h"
 #include "server/server_limits.h"
 
@@ -27,8 +29,11 @@ class HttpSession;
 // What all connections of a listener share. Thread-safe; outlives the sessions.
 class ConnectionSet {
  public:
-  ConnectionSet(HttpHandler& request_handler, const ServerLimits& server_limits)
-      : handler(request_handler), limits(server_limits) {}
+  ConnectionSet(HttpHandler& request_handler, const ServerLimits& server_limits,
+                std::shared_ptr<MemoryLedger> ledger)
+      : handler(request_handler),
+        limits(server_limits),
+        memory(ledger != nullptr ? std::move(ledger) : std::make_shared<MemoryLedger>()) {}
 
   void add(HttpSession* session);
   void remove(HttpSession* session);
@@ -40,6 +45,7 @@ class ConnectionSet {
 
   HttpHandler& handler;
   const ServerLimits limits;
+  const std::shared_ptr<MemoryLedger> memory;
   std::atomic<bool> draining = false;
   std::atomic<std::size_t> body_bytes = 0;  // of requests being read or answered
 

@@ -25,7 +25,9 @@ void write_stop(JsonWriter& json, const ChoiceFinish* finish) {
     return;
   }
   const bool calls = finish->reason == "tool_calls";
-  json.string(finish->reason == "length" ? "max_tokens" : calls ? "tool_use" : "end_turn");
+  json.string(finish->reason == "length" || finish->reason == "abort" ? "max_tokens"
+              : calls                                                 ? "tool_use"
+                                                                      : "end_turn");
   json.key("stop_sequence").null();
 }
 

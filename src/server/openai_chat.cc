@@ -27,6 +27,7 @@ std::string_view read_max_tokens(FieldReader& reader, GenerationFields& fields) 
   constexpr auto kMax = std::numeric_limits<int>::max();
   const auto old_name = reader.integer("max_tokens", 1, kMax);
   const auto new_name = reader.integer("max_completion_tokens", 1, kMax);
+  fields.max_tokens = read_n_predict(reader);
   if (old_name) fields.max_tokens = static_cast<int>(*old_name);
   if (new_name) fields.max_tokens = static_cast<int>(*new_name);
   return new_name ? "max_completion_tokens" : "max_tokens";
@@ -34,10 +35,10 @@ std::string_view read_max_tokens(FieldReader& reader, GenerationFields& fields) 
 
 // vLLM and OpenAI agree on what cannot be had here.
 void refuse_or_ignore(FieldReader& reader) {
-  reader.refuse(
-      {"audio", "functions", "function_call", "web_search_options", "moderation", "echo"});
+  reader.refuse({"audio", "functions", "function_call", "web_search_options", "moderation"});
   // Hints: how wordy the model shall be, and what the answer may look like.
-  reader.ignore({"verbosity", "prediction", "stream_reasoning"});
+  static_cast<void>(reader.word("verbosity", {"low", "medium", "high"}));
+  reader.ignore({"prediction", "stream_reasoning"});
   const auto modalities = reader.array("modalities", 8);
   for (std::size_t i = 0; modalities && i < modalities->size(); ++i) {
     const JsonView modality = modalities->at(i);
@@ -68,6 +69,9 @@ void force_call(FieldReader& reader, const ServedModel& model, ChatRequest& requ
                        "this model's way of calling tools is not known, so that a "
                        "call cannot be forced; see --tool-call-parser");
   }
+  if (request.fields.beams.width > 0) {
+    return reader.fail("tool_choice", "a call cannot be forced in a beam search");
+  }
   if (request.fields.grammar) {
     return reader.fail("tool_choice",
                        "a call cannot be forced beside response_format or "
@@ -81,6 +85,33 @@ void force_call(FieldReader& reader, const ServedModel& model, ChatRequest& requ
   Result<GrammarSource> grammar = grammar_for_tools(schemas, choice, *format, *model.tokenizer);
   if (!grammar) return reader.fail("tools", grammar.error().message());
   request.fields.grammar = *std::move(grammar);
+}
+
+// tool_choice "auto": the model calls or answers. Where calls of strict tools must validate, or the
+// answer must have a format, a grammar sees to both. A grammar of the client's own says itself what
+// may be said, calls included.
+void allow_calls(FieldReader& reader, const ServedModel& model, ChatRequest& request) {
+  const ChatTools& tools = request.chat.tools;
+  const auto format = call_format(model.syntax.tools);
+  std::optional<GrammarSource>& grammar = request.fields.grammar;
+  const bool strict = std::ranges::any_of(tools.all, &ChatTool::strict);
+  if (!format || (!grammar && !strict)) return;
+  if (grammar && grammar->kind == GrammarKind::kLark) return;
+  if (request.fields.beams.width > 0) {
+    return reader.fail("tools", "calls of strict tools cannot be had in a beam search");
+  }
+  std::vector<ToolSchema> schemas;
+  for (const ChatTool& tool : tools.all) {
+    schemas.push_back({tool.name, tool.parameters, !tool.strict});
+  }
+  ToolChoice choice;
+  choice.parallel = tools.parallel;
+  choice.other = grammar ? OtherAnswer::kFormat : OtherAnswer::kText;
+  choice.format = grammar ? &*grammar : nullptr;
+  Result<GrammarSource> both = grammar_for_tools(schemas, choice, *format, *model.tokenizer);
+  if (!both) return reader.fail("tools", both.error().message());
+  request.fields.grammar_lets_talk = choice.other == OtherAnswer::kText;
+  grammar = *std::move(both);
 }
 
 }  // namespace
@@ -98,8 +129,12 @@ ChatRequest read_chat_request(FieldReader& reader, const ServerContext& context,
   request.fields.include_reasoning = reader.boolean("include_reasoning").value_or(true);
   request.fields.separate_reasoning = reader.boolean("separate_reasoning").value_or(true);
   refuse_or_ignore(reader);
+  const bool echo = reader.boolean("echo").value_or(false);
   request.chat = read_chat_prompt(reader, context, model, dialect);
-  if (request.chat.tools.forced() && !reader.failed()) force_call(reader, model, request);
+  if (!echo) request.chat.echo.clear();
+  if (request.chat.tools.wanted() && !reader.failed()) {
+    (request.chat.tools.forced() ? force_call : allow_calls)(reader, model, request);
+  }
   return request;
 }
 

@@ -10,11 +10,10 @@
 #include "server/generation_job.h"
 #include "server/openai_api.h"
 #include "server/openai_request.h"
+#include "server/text_inputs.h"
 
 namespace kun {
 namespace {
-
-using Kind = JsonView::Kind;
 
 constexpr int kDefaultMaxTokens = 16;  // OpenAI's
 
@@ -24,47 +23,29 @@ class PromptReader {
                const CompletionRequest& request)
       : reader_(reader), model_(model), limits_(limits), request_(request) {}
 
-  // A string, strings, token ids, or arrays of token ids.
   std::vector<JobPrompt> read() {
-    const std::optional<JsonView>& prompt = request_.prompt;
-    if (!prompt) {
+    if (!request_.prompt) {
       reader_.fail("prompt", "prompt is missing");
       return {};
     }
-    if (prompt->is(Kind::kString)) {
-      add_text(prompt->string());
-    } else if (prompt->is(Kind::kArray) && prompt->size() > 0) {
-      read_array(*prompt);
-    } else {
-      reader_.fail("prompt",
-                   "prompt must be a string, an array of strings, an array of token ids "
-                   "or an array of such arrays, and not empty");
+    for (TextInput& input :
+         read_text_inputs(reader_, "prompt", *request_.prompt, limits_.prompts_max,
+                          model_.tokenizer->vocabulary_size())) {
+      if (reader_.failed()) return {};
+      if (input.text) {
+        add_text(*input.text);
+      } else {
+        add_ids(std::move(input.ids));
+      }
     }
     return std::move(prompts_);
   }
 
  private:
-  void read_array(JsonView array) {
-    if (as_integer(array.at(0))) return add_ids(array);
-    if (array.size() > static_cast<std::size_t>(limits_.prompts_max)) {
-      return reader_.fail("prompt", fmt::format("there are {} prompts, at most {} are accepted",
-                                                array.size(), limits_.prompts_max));
-    }
-    for (std::size_t i = 0; i < array.size() && !reader_.failed(); ++i) {
-      const JsonView element = array.at(i);
-      if (element.is(Kind::kString)) {
-        add_text(element.string());
-      } else if (element.is(Kind::kArray)) {
-        add_ids(element);
-      } else {
-        reader_.fail("prompt", fmt::format("prompt[{}] must be a string or token ids", i));
-      }
-    }
-  }
-
   void add_text(std::string_view text) {
     JobPrompt prompt;
     prompt.echo = text;
+    prompt.start = reasoning_start(text);
     if (request_.suffix) {
       auto tokens =
           fill_in_tokens(*model_.tokenizer, text, *request_.suffix, request_.add_special_tokens);
@@ -79,20 +60,12 @@ class PromptReader {
     add(std::move(prompt));
   }
 
-  void add_ids(JsonView ids) {
+  void add_ids(std::vector<Token> ids) {
     if (request_.suffix) return reader_.fail("suffix", "suffix needs a prompt of text");
     JobPrompt prompt;
-    const int vocabulary_size = model_.tokenizer->vocabulary_size();
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      const auto id = as_integer(ids.at(i));
-      if (!id || *id < 0 || *id >= vocabulary_size) {
-        return reader_.fail("prompt", fmt::format("prompt has an element that is no token id "
-                                                  "between 0 and {}",
-                                                  vocabulary_size - 1));
-      }
-      prompt.tokens.push_back(static_cast<Token>(*id));
-    }
+    prompt.tokens = std::move(ids);
     prompt.echo = model_.tokenizer->decode(prompt.tokens, true);
+    prompt.start = reasoning_start(model_.tokenizer->decode(prompt.tokens, false));
     add(std::move(prompt));
   }
 
@@ -114,6 +87,7 @@ void read_sizes(FieldReader& reader, const ServerLimits& limits, GenerationField
     fields.sampling.logprob_count = static_cast<int>(*count);
     fields.wants_logprobs = true;
   }
+  fields.max_tokens = read_n_predict(reader);
   if (const auto count = reader.integer("max_tokens", 0, std::numeric_limits<int>::max())) {
     // To read a prompt and say nothing is to say one token and drop it.
     fields.drops_output = *count == 0;

@@ -7,6 +7,7 @@
 
 #include "server/json_writer.h"
 #include "server/openai_request.h"
+#include "server/openapi_schemas.h"
 #include "server/routes.h"
 
 namespace kun {
@@ -30,8 +31,20 @@ void write_bound(JsonWriter& json, std::string_view name, const FieldNote& field
   }
 }
 
-void write_field(JsonWriter& json, const FieldNote& field) {
-  json.key(field.name).begin_object();
+void write_field(JsonWriter& json, const FieldNote& field, const ServedModel& model) {
+  json.key(field.name);
+  const std::string_view shape = field_shape(field.name);
+  const bool more = field.type != "string" && field.use == FieldNote::Use::kRead;
+  if (!shape.empty() && more) {
+    json.raw("{" + std::string(shape) + "}");
+    return;
+  }
+  json.begin_object();
+  if (field.name == "model") {
+    json.key("enum").begin_array();
+    for (const std::string& name : model.names) json.string(name);
+    json.null().end_array();
+  }
   if (!field.type.empty()) {
     // null stands for absence everywhere.
     json.key("type").begin_array().string(field.type).string("null").end_array();
@@ -58,7 +71,7 @@ void write_body(JsonWriter& json, const Route& route, const ServerContext& conte
   json.key("content").begin_object().key("application/json").begin_object();
   json.key("schema").begin_object().key("type").string("object");
   json.key("properties").begin_object();
-  for (const FieldNote& note : notes) write_field(json, note);
+  for (const FieldNote& note : notes) write_field(json, note, model);
   json.end_object();
   // What an empty request lacks first is what every request needs.
   if (reader.error() && reader.error()->param && reader.error()->message.ends_with("is missing")) {
@@ -67,19 +80,50 @@ void write_body(JsonWriter& json, const Route& route, const ServerContext& conte
   json.end_object().end_object().end_object().end_object();
 }
 
-void write_responses(JsonWriter& json, const Route& route) {
-  json.key("responses").begin_object();
-  const auto response = [&](std::string_view status, std::string_view text) {
-    json.key(status).begin_object().key("description").string(text).end_object();
-  };
-  response("200", route.summary);
-  if (route.kind == RouteKind::kApi) {
-    response("401", "no key, or a wrong one, where the server wants one");
-    response("4XX", "what is wrong with the request, in the dialect's shape");
-    response("503", "the model is being loaded, or the server is going down");
+void write_content(JsonWriter& json, std::string_view type, std::string_view schema) {
+  json.key(type).begin_object().key("schema").begin_object();
+  if (schema.empty()) {
+    json.key("type").string(type == "application/json" ? "object" : "string");
   } else {
-    response("4XX", "not to be had without a key, or not at all");
-    response("503", "not ready");
+    json.key("$ref").string("#/components/schemas/" + std::string(schema));
+  }
+  json.end_object().end_object();
+}
+
+// Answers of these come as events when the request says "stream": true.
+bool may_stream(const Route& route) {
+  const std::string_view path = route.path;
+  return route.method == "POST" &&
+         (path.ends_with("/completions") || path == "/v1/responses" || path == "/v1/messages");
+}
+
+void write_responses(JsonWriter& json, const Route& route) {
+  const std::string path = shown_path(route.path);
+  json.key("responses").begin_object();
+  json.key("200").begin_object().key("description").string(route.summary);
+  if (route.kind != RouteKind::kHealth || path == "/version") {
+    json.key("content").begin_object();
+    write_content(json, route.kind == RouteKind::kMetrics ? "text/plain" : "application/json",
+                  answer_schema(route.method, path));
+    if (may_stream(route)) write_content(json, "text/event-stream", "");
+    json.end_object();
+  }
+  json.end_object();
+  const auto error = [&](std::string_view status, std::string_view text) {
+    json.key(status).begin_object().key("description").string(text);
+    json.key("content").begin_object();
+    // What says "not ready" on the pages for probes has a form of its own.
+    const bool probe = route.kind == RouteKind::kHealth && status == "503";
+    write_content(json, "application/json", probe ? "" : error_schema(path));
+    json.end_object().end_object();
+  };
+  if (route.kind == RouteKind::kApi) {
+    error("401", "no key, or a wrong one, where the server wants one");
+    error("4XX", "what is wrong with the request, in the dialect's shape");
+    error("503", "the model is being loaded, or the server is going down");
+  } else {
+    error("4XX", "not to be had without a key, or not at all");
+    error("503", "not ready");
   }
   json.end_object();
 }
@@ -116,11 +160,13 @@ std::string openapi_document(const ServerContext& context, const ServedModel& mo
     for (const Route* route : routes) write_operation(json, *route, context, model);
     json.end_object();
   }
-  json.end_object().key("components").begin_object().key("securitySchemes").begin_object();
+  json.end_object().key("components").begin_object();
+  json.key("schemas").raw(answer_schemas());
+  json.key("securitySchemes").begin_object();
   json.key("key").begin_object().key("type").string("http").key("scheme").string("bearer");
   json.end_object().end_object().end_object();
   json.key("security").begin_array();
-  if (!context.options.api_keys.empty()) {
+  if (!context.options.api_keys.empty() || !context.options.tenant_keys.empty()) {
     json.begin_object().key("key").begin_array().end_array().end_object();
   }
   json.end_array().end_object();

@@ -1,6 +1,8 @@
 // /openapi.json says what the code does: every route answers, every field is really read.
 #include "server/openapi.h"
 
+#include <algorithm>
+#include <cctype>
 #include <fstream>
 
 #include "server/server_fixture.h"
@@ -35,6 +37,11 @@ class OpenApiTest : public ServerFixture {
     }
     if (but != "prompt" && path.ends_with("completions")) return R"("prompt":"a",)";
     if (but != "input" && path == "/v1/responses") return R"("input":"a",)";
+    if (but != "messages" && path == "/v1/embeddings") return messages;
+    if (path.ends_with("/score")) {
+      return std::string(but == "text_1" ? "" : R"("text_1":"a",)") +
+             (but == "text_2" ? "" : R"("text_2":"a",)");
+    }
     return "";
   }
 
@@ -67,6 +74,113 @@ TEST_F(OpenApiTest, EveryRouteItNamesAnswers) {
       EXPECT_LT(response.status, 500) << name << " " << path;
     }
   }
+}
+
+std::string_view kind_of(const json::value& value) {
+  if (value.is_object()) return "object";
+  if (value.is_array()) return "array";
+  if (value.is_string()) return "string";
+  if (value.is_bool()) return "boolean";
+  if (value.is_null()) return "null";
+  return value.is_double() ? "number" : "integer";
+}
+
+// What is wrong with `value` by the part of JSON Schema that the document uses; empty: nothing.
+std::string fault(const json::value& document, const json::object& schema, const json::value& value,
+                  const std::string& where) {
+  if (const json::value* reference = schema.if_contains("$ref")) {
+    const std::string name(reference->as_string().subview(sizeof("#/components/schemas/") - 1));
+    return fault(document, document.at("components").at("schemas").at(name).as_object(), value,
+                 where);
+  }
+  if (const json::value* wanted = schema.if_contains("const"); wanted && *wanted != value) {
+    return where + " is not the constant";
+  }
+  if (const json::value* all = schema.if_contains("enum")) {
+    if (std::ranges::count(all->as_array(), value) == 0) return where + " is none of the values";
+  }
+  if (const json::value* type = schema.if_contains("type")) {
+    const json::array kinds = type->is_array() ? type->as_array() : json::array{*type};
+    const std::string_view kind = kind_of(value);
+    const bool fits = std::ranges::count(kinds, json::value(kind)) > 0 ||
+                      (kind == "integer" && std::ranges::count(kinds, json::value("number")) > 0);
+    if (!fits) return where + " has the wrong type";
+  }
+  if (value.is_object()) {
+    if (const json::value* required = schema.if_contains("required")) {
+      for (const json::value& name : required->as_array()) {
+        if (!value.as_object().contains(name.as_string())) {
+          return where + " has no " + std::string(name.as_string());
+        }
+      }
+    }
+    if (const json::value* properties = schema.if_contains("properties")) {
+      for (const auto& [name, member] : properties->as_object()) {
+        const json::value* own = value.as_object().if_contains(name);
+        if (own == nullptr) continue;
+        const std::string wrong =
+            fault(document, member.as_object(), *own, where + "." + std::string(name));
+        if (!wrong.empty()) return wrong;
+      }
+    }
+  }
+  if (value.is_array() && schema.contains("items")) {
+    for (const json::value& item : value.as_array()) {
+      const std::string wrong = fault(document, schema.at("items").as_object(), item, where + "[]");
+      if (!wrong.empty()) return wrong;
+    }
+  }
+  return {};
+}
+
+TEST_F(OpenApiTest, AnswersAndErrorsAreWhatTheSchemasSay) {
+  start();
+  const json::value document = get("/openapi.json").json();
+  const auto check = [&](const std::string& method, const std::string& path, const std::string& url,
+                         const std::string& body, int status) {
+    TestClient client(server_->port());
+    const ClientResponse response = client.request(method, url, body, "");
+    ASSERT_EQ(response.status, status) << url << " " << response.body;
+    std::string name(method);
+    for (char& c : name) c = static_cast<char>(std::tolower(c));
+    const json::value& schema = document.at("paths")
+                                    .at(path)
+                                    .at(name)
+                                    .at("responses")
+                                    .at(status == 200 ? "200" : "4XX")
+                                    .at("content")
+                                    .at("application/json")
+                                    .at("schema");
+    EXPECT_TRUE(schema.as_object().contains("$ref")) << path;
+    EXPECT_EQ(fault(document, schema.as_object(), response.json(), path), "") << response.body;
+  };
+  const std::string messages = R"({"messages":[{"role":"user","content":"a"}],"max_tokens":3})";
+  const std::vector<std::pair<std::string, std::string>> posts = {
+      {"/v1/chat/completions", messages},
+      {"/chat/completions", messages},
+      {"/v1/completions", R"({"prompt":"a","logprobs":1})"},
+      {"/completions", R"({"prompt":"a"})"},
+      {"/v1/responses", R"({"input":"a"})"},
+      {"/v1/messages", messages},
+      {"/v1/messages/count_tokens", messages},
+      {"/v1/embeddings", R"({"input":["a","b"]})"},
+      {"/v1/score", R"({"text_1":"a","text_2":"b"})"},
+      {"/tokenize", R"({"prompt":"a","return_token_strs":true})"},
+      {"/detokenize", R"({"tokens":[97]})"}};
+  for (const auto& [path, body] : posts) {
+    check("POST", path, path, body, 200);
+    check("POST", path, path, "{}",
+          path.starts_with("/v1") || path.ends_with("tokenize") ? 400 : 422);
+  }
+  for (const std::string path : {"/v1/models", "/models", "/version"}) {
+    check("GET", path, path, "", 200);
+  }
+  const json::value answer = post("/v1/responses", R"({"input":"a"})").json();
+  const std::string id(answer.at("id").as_string());
+  check("GET", "/v1/responses/{id}", "/v1/responses/" + id, "", 200);
+  check("DELETE", "/v1/responses/{id}", "/v1/responses/" + id, "", 200);
+  check("GET", "/v1/responses/{id}", "/v1/responses/" + id, "", 404);
+  check("GET", "/v1/models/{id}", "/v1/models/nobody", "", 404);
 }
 
 TEST_F(OpenApiTest, EveryFieldItNamesIsRead) {
@@ -161,8 +275,8 @@ TEST_F(OpenApiTest, TheManualExplainsEveryRouteAndField) {
   for (const auto& [path, operations] : document.at("paths").as_object()) {
     EXPECT_NE(manual.find("`" + std::string(path) + "`"), std::string::npos) << path;
   }
-  for (const std::string_view path :
-       {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/tokenize"}) {
+  for (const std::string_view path : {"/v1/chat/completions", "/v1/completions", "/v1/responses",
+                                      "/v1/messages", "/v1/embeddings", "/v1/score", "/tokenize"}) {
     for (const auto& member : fields(document, path)) {
       EXPECT_NE(manual.find("`" + std::string(member.key()) + "`"), std::string::npos)
           << path << " " << member.key();

@@ -167,6 +167,23 @@ TEST_F(DialectTest, MessagesRefuseInAnthropicsShape) {
   EXPECT_EQ(post("/v1/messages", "{}").json().at("error").at("type"), "authentication_error");
 }
 
+TEST_F(DialectTest, ModelsAreShownToAnthropicsClientsInTheirShape) {
+  start();
+  TestClient client(server_->port());
+  const std::string version = "anthropic-version: 2023-06-01\r\n";
+  const json::value list = client.request("GET", "/v1/models", "", version).json();
+  const json::value& model = list.at("data").at(0);
+  EXPECT_EQ(model.at("type"), "model");
+  EXPECT_EQ(model.at("display_name"), model.at("id"));
+  const std::string created(model.at("created_at").as_string());
+  EXPECT_EQ(created.size(), std::string("2026-01-02T03:04:05Z").size()) << created;
+  EXPECT_EQ(list.at("has_more"), false);
+  EXPECT_EQ(list.at("last_id"), list.at("data").as_array().back().at("id"));
+  const std::string path = "/v1/models/" + std::string(model.at("id").as_string());
+  EXPECT_EQ(client.request("GET", path, "", version).json(), model);
+  EXPECT_EQ(client.request("GET", path).json().at("object"), "model") << "everybody else: OpenAI's";
+}
+
 TEST_F(DialectTest, ResponsesAnswerInItemsAndStreamTheSame) {
   generator_.play(std::string(kSaid));
   start();

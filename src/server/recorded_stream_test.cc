@@ -149,7 +149,8 @@ TEST_F(RecordedStreamTest, DeepSeeksPathsStreamWhatDeepSeekStreams) {
 TEST_F(RecordedStreamTest, DeepSeeksPathsAnswerWhatDeepSeekAnswers) {
   syntax_ = {ReasoningSyntax::kDeepSeekV3, ToolSyntax::kDeepSeekV31};
   start();
-  for (const std::string name : {"deepseek-text", "deepseek-reasoning", "deepseek-tool-call"}) {
+  for (const std::string name :
+       {"deepseek-text", "deepseek-reasoning", "deepseek-tool-call", "deepseek-json"}) {
     const json::value recorded = whole(name + ".json");
     json::object delta = recorded.at("choices").at(0).at("message").as_object();
     const json::value as_chunk = {{"choices", {{{"delta", delta}}}}};

@@ -9,6 +9,9 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
+
+#include "base/memory_ledger.h"
 
 namespace kun {
 
@@ -22,8 +25,10 @@ struct StoredResponse {
 // Thread-safe.
 class ResponseStore {
  public:
-  ResponseStore(std::size_t count_max, std::size_t bytes_max)
-      : count_max_(count_max), bytes_max_(bytes_max) {}
+  // What is kept is counted in `memory`, where it may have an eighth of the limit; null: nowhere.
+  ResponseStore(std::size_t count_max, std::size_t bytes_max,
+                std::shared_ptr<MemoryLedger> memory = nullptr)
+      : count_max_(count_max), bytes_max_(bytes_max), memory_(std::move(memory)) {}
 
   void add(StoredResponse response);
   // Null when there is none of that owner.
@@ -34,9 +39,11 @@ class ResponseStore {
   using Entry = std::shared_ptr<const StoredResponse>;
 
   void drop_oldest();
+  bool full(std::size_t more) const;
 
   const std::size_t count_max_;
   const std::size_t bytes_max_;
+  const std::shared_ptr<MemoryLedger> memory_;
   mutable std::mutex mutex_;
   std::list<Entry> entries_;  // oldest first
   std::unordered_map<std::string, std::list<Entry>::iterator> by_id_;

@@ -2,9 +2,11 @@
 // and the names of settings change.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
+#include "server/request_deadlines.h"
 #include "server/responses_api.h"
 #include "server/translated_request.h"
 
@@ -169,6 +171,10 @@ void translate_tools(FieldReader& reader, const ServerLimits& limits, JsonWriter
 void translate_text(FieldReader& reader, JsonWriter& json) {
   const auto text = reader.object("text");
   if (!text) return;
+  // How wordy to be is a habit of OpenAI's own models, which no other has learnt.
+  FieldReader inner(*text, "text.");
+  static_cast<void>(inner.word("verbosity", {"low", "medium", "high"}));
+  if (inner.error()) return reader.fail("text", inner.error()->message);
   const auto format = text->find("format");
   if (!format || format->is(Kind::kNull)) return;
   if (!format->is(Kind::kObject)) return reader.fail("text", "text.format must be an object");
@@ -186,10 +192,30 @@ void translate_text(FieldReader& reader, JsonWriter& json) {
   json.end_object();
 }
 
+// What the answer shall hold beside: of tools that a request cannot have here nothing could be
+// shown, and thoughts are not encrypted, so that they need not be carried in another form.
+void read_include(FieldReader& reader) {
+  constexpr std::array<std::string_view, 8> kNothingToShow = {
+      "reasoning.encrypted_content",   "file_search_call.results",
+      "web_search_call.results",       "web_search_call.action.sources",
+      "code_interpreter_call.outputs", "computer_call_output.output.image_url",
+      "message.input_image.image_url", "mcp_call.output"};
+  const auto include = reader.array("include", 32);
+  for (std::size_t i = 0; include && i < include->size(); ++i) {
+    const JsonView name = include->at(i);
+    const std::string_view word = name.is(Kind::kString) ? name.string() : std::string_view();
+    if (std::ranges::find(kNothingToShow, word) != kNothingToShow.end()) continue;
+    reader.fail("include", word == "message.output_text.logprobs"
+                               ? "include: logprobs are to be had at /v1/chat/completions"
+                               : fmt::format("include[{}] is not known", i));
+  }
+}
+
 void copy_settings(FieldReader& reader, JsonView request, JsonWriter& json) {
   constexpr std::array<std::string_view, 8> kSame = {
       "model", "stream", "temperature", "top_p", "parallel_tool_calls", "user", "seed", "top_k"};
   for (const std::string_view name : kSame) copy_member(json, request, name);
+  copy_deadlines(reader, request, json);
   reader.ignore({"model", "user"});
   static_cast<void>(reader.boolean("stream"));
   static_cast<void>(reader.boolean("parallel_tool_calls"));
@@ -203,12 +229,19 @@ void copy_settings(FieldReader& reader, JsonView request, JsonWriter& json) {
   }
   if (const auto reasoning = reader.object("reasoning")) {
     copy_member(json, *reasoning, "effort", "reasoning_effort");
+    // Thoughts are shown as they are, so that there is nothing to sum up.
+    FieldReader inner(*reasoning, "reasoning.");
+    for (const std::string_view name : {"summary", "generate_summary"}) {
+      static_cast<void>(inner.word(name, {"auto", "concise", "detailed", "none"}));
+    }
+    if (inner.error()) reader.fail("reasoning", inner.error()->message);
   }
+  read_include(reader);
   if (reader.word("truncation", {"auto", "disabled"}) == "auto") {
     json.key("truncate_prompt_tokens").integer(-1);
   }
   reader.refuse({"background", "conversation", "prompt", "max_tool_calls", "top_logprobs"});
-  reader.ignore({"metadata", "service_tier", "prompt_cache_key", "safety_identifier", "include",
+  reader.ignore({"metadata", "service_tier", "prompt_cache_key", "safety_identifier",
                  "stream_options", "prompt_cache_retention"});
 }
 

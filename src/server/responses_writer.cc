@@ -21,7 +21,8 @@ void write_responses_usage(JsonWriter& json, const CompletionUsage* usage) {
   }
   json.begin_object().key("input_tokens").integer(usage->prompt_count);
   json.key("input_tokens_details").begin_object();
-  json.key("cached_tokens").integer(usage->cached_count).end_object();
+  json.key("cached_tokens").integer(usage->cached_count);
+  json.key("cache_write_tokens").integer(0).end_object();  // clients insist; nobody is charged
   json.key("output_tokens").integer(usage->output_count);
   json.key("output_tokens_details").begin_object();
   json.key("reasoning_tokens").integer(usage->reasoning_count).end_object();
@@ -220,7 +221,7 @@ std::string ResponsesWriter::piece(const ChoicePart& part, const CompletionUsage
     events += add_text(call.arguments);
   }
   if (part.finish == nullptr) return events;
-  cut_ = part.finish->reason == "length";
+  cut_ = part.finish->reason == "length" || part.finish->reason == "abort";
   if (item_index_ < 0) events += open_item(Item::kMessage, nullptr);  // it said nothing
   return events + close_item(!cut_);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <random>
 
 #include "base/log.h"
@@ -35,6 +36,12 @@ bool is_json(std::string_view content_type) {
   return word == "application/json";
 }
 
+std::vector<ApiKey> all_keys(const ServerOptions& options) {
+  std::vector<ApiKey> keys = unnamed_api_keys(options.api_keys);
+  keys.insert(keys.end(), options.tenant_keys.begin(), options.tenant_keys.end());
+  return keys;
+}
+
 std::string make_request_id() {
   thread_local std::mt19937_64 random{std::random_device{}()};
   return fmt::format("{:016x}{:016x}", random(), random());
@@ -42,7 +49,7 @@ std::string make_request_id() {
 
 }  // namespace
 
-Router::Router(ServerContext& context) : context_(context), keys_(context.options.api_keys) {}
+Router::Router(ServerContext& context) : context_(context), keys_(all_keys(context.options)) {}
 
 std::string_view Router::local_path(const HttpRequest& request) const {
   std::string_view path = request.path;
@@ -70,11 +77,7 @@ std::optional<ApiError> Router::refuse_access(const HttpRequest& request,
   if (access == PageAccess::kOff) return ApiError{404, "there is no such page", std::nullopt};
   if (access == PageAccess::kOpen || keys_.empty()) return std::nullopt;
   const std::string_view authorization = request.header("authorization");
-  const std::string_view anthropic_key = request.header("x-api-key");
-  if (keys_.accepts(authorization)) return std::nullopt;
-  if (!anthropic_key.empty() && keys_.accepts("Bearer " + std::string(anthropic_key))) {
-    return std::nullopt;
-  }
+  if (keys_.owner(request) != nullptr) return std::nullopt;
   return ApiError{401,
                   authorization.empty() ? "an API key is needed: Authorization: Bearer KEY"
                                         : "the API key is not valid",
@@ -128,6 +131,10 @@ void Router::begin(HttpRequest& request) {
                       std::ranges::all_of(given, [](char c) { return c > 0x20 && c < 0x7f; });
   request.request_id = usable ? std::string(given) : make_request_id();
   request.dialect = dialect_of(local_path(request));
+  if (const ApiKeys::Owner* owner = keys_.owner(request)) {
+    request.tenant = owner->tenant;
+    request.tenant_weight = owner->weight;
+  }
 }
 
 std::optional<HttpResponse> Router::refuse(const HttpRequest& request) {
@@ -138,16 +145,26 @@ std::optional<HttpResponse> Router::refuse(const HttpRequest& request) {
 void Router::handle(std::shared_ptr<Exchange> exchange) {
   const Route* route = find(local_path(exchange->request()), exchange->request().method);
   if (route == nullptr) return respond_error(exchange, {404, "not found", std::nullopt});
-  auto task = [this, route, exchange] { route->handler(context_, exchange); };
+  auto task = [this, route, exchange] {
+    try {
+      route->handler(context_, exchange);
+    } catch (const std::exception& exception) {
+      LOG(kError, fmt::format("{} failed: {}", route->path, exception.what()));
+      respond_error(exchange, {500, "the server could not answer this request", std::nullopt});
+    }
+  };
   if (!route->heavy) return context_.pool->resume(std::move(task));
-  if (!context_.pool->try_submit(std::move(task))) {
-    respond_error(exchange, {429, "too many requests are waiting; try again later", std::nullopt});
+  if (!context_.pool->try_submit(std::move(task), exchange->request().tenant)) {
+    ApiError error{429, "too many requests are waiting; try again later", std::nullopt};
+    error.code = kCodeQueueFull;
+    error.retry_after_seconds = context_.pool->wait_seconds();
+    respond_error(exchange, error);
   }
 }
 
-HttpResponse Router::malformed(int status, const std::string& message) {
+HttpResponse Router::malformed(const HttpRequest& request, int status, const std::string& message) {
   context_.metrics.answered("none", "none", status, 0.0);
-  return error_response({status, message, std::nullopt}, Dialect::kOpenAi);
+  return error_response({status, message, std::nullopt}, dialect_of(local_path(request)));
 }
 
 HttpResponse Router::preflight(const HttpRequest& request) const {

@@ -24,7 +24,8 @@ class Router : public HttpHandler {
   void begin(HttpRequest& request) override;
   std::optional<HttpResponse> refuse(const HttpRequest& request) override;
   void handle(std::shared_ptr<Exchange> exchange) override;
-  HttpResponse malformed(int status, const std::string& message) override;
+  HttpResponse malformed(const HttpRequest& request, int status,
+                         const std::string& message) override;
   void decorate(const HttpRequest& request, HttpResponse& response) override;
   void answered(const HttpRequest& request, int status, bool complete) override;
 

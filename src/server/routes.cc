@@ -3,6 +3,7 @@
 #include <array>
 
 #include "server/anthropic_api.h"
+#include "server/embeddings_api.h"
 #include "server/json_writer.h"
 #include "server/openai_api.h"
 #include "server/openapi.h"
@@ -42,6 +43,16 @@ void response_fields(FieldReader& reader, const ServerContext& context, const Se
   translate_responses(reader, empty_object(), context.options.limits, "");
 }
 
+void embedding_fields(FieldReader& reader, const ServerContext& context, const ServedModel& model) {
+  std::optional<ApiError> not_found;
+  read_embedding_request(reader, context, model, not_found);
+}
+
+void score_fields(FieldReader& reader, const ServerContext& context, const ServedModel& model) {
+  std::optional<ApiError> not_found;
+  read_score_request(reader, context, model, not_found);
+}
+
 void tokenize_fields(FieldReader& reader, const ServerContext& context, const ServedModel& model) {
   read_tokenize_request(reader, context, model, Dialect::kOpenAi);
 }
@@ -77,6 +88,12 @@ constexpr std::array kRoutes = {
           "answer as content blocks, Anthropic's Messages", message_fields},
     Route{"POST", "/v1/messages/count_tokens", kApi, true, handle_count_tokens,
           "how many tokens a request of /v1/messages has", count_fields},
+    Route{"POST", "/v1/embeddings", kApi, true, handle_embeddings,
+          "texts as vectors: the model's last hidden states", embedding_fields},
+    Route{"POST", "/v1/score", kApi, true, handle_score,
+          "how alike texts are: the cosine of their embeddings", score_fields},
+    Route{"POST", "/score", kApi, true, handle_score,
+          "how alike texts are: the cosine of their embeddings", score_fields},
     Route{"GET", "/v1/models", kApi, false, handle_models, "the models served"},
     Route{"GET", "/models", kApi, false, handle_models, "the models served"},
     Route{"GET", "/v1/models/*", kApi, false, handle_model, "one model"},

@@ -11,6 +11,7 @@
 #include "engine/generator.h"
 #include "text/answer_syntax.h"
 #include "text/chat_template.h"
+#include "text/constrain_after.h"
 #include "text/grammar_compiler.h"
 #include "text/tokenizer.h"
 
@@ -35,11 +36,13 @@ struct ServedModel {
   std::string bos_token;                        // for templates that arrive in a request
   std::string eos_token;
   int context_length = 4096;
+  int hidden_size = 0;  // numbers of an embedding; 0: not known beforehand
   SamplingDefaults defaults;
   AnswerSyntax syntax;  // of thoughts and tool calls
   std::vector<Token> end_tokens;
-  std::int64_t created = 0;                   // Unix seconds
-  std::shared_ptr<GrammarCompiler> grammars;  // null: the server makes its own
+  std::int64_t created = 0;                     // Unix seconds
+  std::shared_ptr<GrammarCompiler> grammars;    // null: the server makes its own
+  std::shared_ptr<const EndMark> thoughts_end;  // "</think>"; null: the server makes its own
   // Labels of vllm:cache_config_info.
   std::vector<std::pair<std::string, std::string>> cache_config;
 

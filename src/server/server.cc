@@ -33,6 +33,8 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   listen.tls = options.tls;
   listen.io_thread_count = options.io_thread_count;
   listen.limits = options.limits;
+  if (options.memory == nullptr) options.memory = std::make_shared<MemoryLedger>();
+  listen.memory = options.memory;
   if (!options.root_path.empty() && !options.root_path.starts_with('/')) {
     return invalid_argument("the root path must begin with /");
   }

@@ -8,10 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "base/memory_ledger.h"
 #include "base/status.h"
 #include "server/http_listener.h"
 #include "server/served_model.h"
 #include "server/server_limits.h"
+#include "server/tenant_keys.h"
 
 namespace kun {
 
@@ -34,9 +36,14 @@ struct ServerOptions {
   int port = 8000;  // 0: any free one
   std::string uds;  // listen on this unix socket instead
   TlsOptions tls;
-  std::vector<std::string> api_keys;  // none: everybody may use the API
+  std::vector<std::string> api_keys;  // of tenants without names
+  std::vector<ApiKey> tenant_keys;    // none of either: everybody may use the API
+  bool isolate_tenants = true;        // no tenant finds another's prompts in the cache
   CorsOptions cors;
   ServerLimits limits;
+  // Of what requests hold; whoever sets its limits does so before set_model(). Null: the server's
+  // own, without limits.
+  std::shared_ptr<MemoryLedger> memory;
   int io_thread_count = 1;
   int text_thread_count = 2;
   PageAccess metrics_access = PageAccess::kOpen;

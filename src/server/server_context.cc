@@ -2,16 +2,33 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/log.h"
+#include "server/memory_budget_split.h"
 #include "text/utf8.h"
 
 namespace kun {
 
+static ServerOptions with_memory(ServerOptions options) {
+  if (options.memory == nullptr) options.memory = std::make_shared<MemoryLedger>();
+  return options;
+}
+
 ServerContext::ServerContext(ServerOptions server_options)
-    : options(std::move(server_options)),
+    : options(with_memory(std::move(server_options))),
       pool(std::make_shared<TextPool>(options.text_thread_count, options.limits.text_queue_max)),
       responses(static_cast<std::size_t>(options.limits.responses_max),
-                options.limits.responses_bytes_max) {}
+                options.limits.responses_bytes_max, options.memory),
+      memory(*options.memory) {}
+
+// Documents live while a thread of the text pool reads them; a quarter of what requests may hold is
+// kept free for them (see split_budget()).
+JsonLimits ServerContext::json_limits() const {
+  std::size_t bytes = options.limits.json_bytes_max;
+  if (memory.limit() > 0) bytes = std::min(bytes, parsing_bytes(memory, options.text_thread_count));
+  return {options.limits.json_depth_max, bytes};
+}
 
 std::shared_ptr<const ServedModel> ServerContext::model() const {
   const std::lock_guard lock(mutex_);
@@ -21,7 +38,11 @@ std::shared_ptr<const ServedModel> ServerContext::model() const {
 void ServerContext::set_model(ServedModel model) {
   metrics.set_model(model);
   if (model.grammars == nullptr) {
-    model.grammars = std::make_shared<GrammarCompiler>(*model.tokenizer);
+    model.grammars =
+        std::make_shared<GrammarCompiler>(*model.tokenizer, grammar_limits(memory), options.memory);
+  }
+  if (model.thoughts_end == nullptr) {
+    model.thoughts_end = make_end_mark("</think>", *model.tokenizer);
   }
   auto shared = std::make_shared<const ServedModel>(std::move(model));
   const std::lock_guard lock(mutex_);

@@ -31,6 +31,7 @@ class ServerContext {
   const std::shared_ptr<TextPool> pool;
   std::atomic<bool> draining = false;
   ResponseStore responses;  // of /v1/responses
+  MemoryLedger& memory;     // of options
 
   // Null while loading.
   std::shared_ptr<const ServedModel> model() const;
@@ -46,9 +47,7 @@ class ServerContext {
   // Logs each name once, and only so many of them.
   void note_unknown_fields(const std::vector<std::string_view>& names);
 
-  JsonLimits json_limits() const {
-    return {options.limits.json_depth_max, options.limits.json_bytes_max};
-  }
+  JsonLimits json_limits() const;
 
  private:
   mutable std::mutex mutex_;

@@ -18,6 +18,11 @@ struct ServerLimits {
   std::chrono::milliseconds write_timeout{30'000};       // for the client to take 64 KiB
   std::chrono::milliseconds keepalive_interval{10'000};  // between SSE comments of a silent stream
 
+  // For requests that name none, from their arrival; 0: none.
+  std::chrono::milliseconds ttft_slo{0};
+  std::chrono::milliseconds tpot_slo{0};
+  std::chrono::milliseconds timeout{0};
+
   // One request.
   std::size_t header_bytes_max = 32U << 10U;
   std::size_t body_bytes_max = 16U << 20U;
@@ -26,8 +31,9 @@ struct ServerLimits {
   std::size_t json_bytes_max = 192U << 20U;  // memory of one parsed body
   int messages_max = 8192;
   int tools_max = 512;
-  int prompts_max = 256;  // in one completions request
-  int choices_max = 128;  // `n`
+  int prompts_max = 256;            // in one completions request
+  int embedding_inputs_max = 2048;  // in one request of embeddings, or each side of a score
+  int choices_max = 128;            // `n`
   int stop_strings_max = 16;
   int stop_string_bytes_max = 1024;
   int stop_tokens_max = 64;
@@ -36,6 +42,7 @@ struct ServerLimits {
 
   // Work in progress.
   int text_queue_max = 1024;  // requests waiting for the text pool; one more is answered with 429
+  std::size_t answer_bytes_max = 256U << 20U;    // of an answer in one piece, as far as can be told
   std::size_t pending_bytes_max = 256U << 10U;   // unsent output after which a stream pauses
   int responses_max = 1024;                      // answers of /v1/responses that are kept
   std::size_t responses_bytes_max = 64U << 20U;  // of them together

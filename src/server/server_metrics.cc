@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "server/process_metrics.h"
+#include "server/tenant_metrics.h"
 
 namespace kun {
 namespace {
@@ -78,13 +79,14 @@ std::string_view reason_name(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop: return "stop";
     case FinishReason::kLength: return "length";
+    case FinishReason::kTimeout: return "timeout";
     case FinishReason::kAbort: return "abort";
     case FinishReason::kError: return "error";
   }
   return "error";
 }
 
-constexpr std::size_t kReasonCount = 4;
+constexpr std::size_t kReasonCount = 5;
 
 }  // namespace
 
@@ -268,6 +270,8 @@ void ServerMetrics::Impl::add_engine(std::vector<MetricFamily>& families,
           stats.prefix_hit_token_count);
   counter("vllm:num_preemptions_total", "Cumulative number of preemptions.",
           stats.preemption_count);
+  counter("kun:late_requests_total", "Choices dropped or ended because of deadlines.",
+          stats.late_count);
   counter("vllm:corrupted_requests_total", "Requests with logits that were not finite.",
           stats.corrupted_count);
   if (!stats.accepted_by_position.empty()) add_drafts(families, stats);
@@ -333,7 +337,11 @@ std::string ServerMetrics::page(const EngineStats* stats) const {
   add("process_open_fds", "Open file descriptors.", MetricType::Gauge, process.open_files);
   add("process_max_fds", "File descriptors that may be open.", MetricType::Gauge,
       process.open_files_max);
-  return prometheus::TextSerializer().Serialize(families);
+  std::string text = prometheus::TextSerializer().Serialize(families);
+  if (stats != nullptr && impl_->has_model.load(std::memory_order_acquire)) {
+    text += tenant_metrics(stats->tenants, impl_->model.labels.at("model_name"));
+  }
+  return text;
 }
 
 }  // namespace kun

@@ -1,10 +1,14 @@
 #include "server/small_routes.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
+
+#include <ctime>
 
 #include "server/chat_prompt.h"
 #include "server/generation_fields.h"
 #include "server/json_writer.h"
+#include "server/memory_metrics.h"
 #include "server/openai_request.h"
 
 namespace kun {
@@ -25,6 +29,30 @@ void write_model(JsonWriter& json, const ServedModel& model, std::string_view na
   json.key("max_model_len").integer(model.context_length);
   json.key("permission").begin_array().end_array();
   json.end_object();
+}
+
+// Anthropic's clients name the version of its API in every request; its models have other members.
+bool speaks_anthropic(const Exchange& exchange) {
+  return !exchange.request().header("anthropic-version").empty();
+}
+
+void write_anthropic_model(JsonWriter& json, const ServedModel& model, std::string_view name) {
+  json.begin_object().key("type").string("model");
+  json.key("id").string(name).key("display_name").string(name);
+  const auto created = static_cast<std::time_t>(model.created);
+  json.key("created_at").string(fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(created)));
+  json.key("lifecycle").string("active");
+  json.key("max_input_tokens").integer(model.context_length);
+  json.key("max_tokens").integer(model.context_length);
+  json.end_object();
+}
+
+void write_anthropic_models(JsonWriter& json, const ServedModel& model) {
+  json.begin_object().key("data").begin_array();
+  for (const std::string& name : model.names) write_anthropic_model(json, model, name);
+  json.end_array().key("has_more").boolean(false);
+  json.key("first_id").string(model.names.front());
+  json.key("last_id").string(model.names.back()).end_object();
 }
 
 // What follows the last of the route's fixed part in "/v1/models/NAME".
@@ -52,6 +80,10 @@ void handle_models(ServerContext& context, const std::shared_ptr<Exchange>& exch
   if (const auto error = not_ready(context)) return respond_error(exchange, *error);
   const auto model = context.model();
   JsonWriter json;
+  if (speaks_anthropic(*exchange) && !model->names.empty()) {
+    write_anthropic_models(json, *model);
+    return respond_json(exchange, json);
+  }
   json.begin_object().key("object").string("list").key("data").begin_array();
   for (const std::string& name : model->names) write_model(json, *model, name);
   json.end_array().end_object();
@@ -67,7 +99,11 @@ void handle_model(ServerContext& context, const std::shared_ptr<Exchange>& excha
                          {404, fmt::format("The model `{}` does not exist.", name), "model"});
   }
   JsonWriter json;
-  write_model(json, *model, name);
+  if (speaks_anthropic(*exchange)) {
+    write_anthropic_model(json, *model, name);
+  } else {
+    write_model(json, *model, name);
+  }
   respond_json(exchange, json);
 }
 
@@ -114,6 +150,7 @@ void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exc
   } else {
     response.body = context.metrics.page(nullptr);
   }
+  response.body += memory_metrics(context.memory);
   exchange->respond(std::move(response));
 }
 

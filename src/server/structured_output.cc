@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "server/structural_tag.h"
 #include "text/gbnf.h"
 #include "text/lark_text.h"
+#include "text/structural_tag.h"
 #include "text/utf8.h"
 
 namespace kun {
@@ -17,7 +17,6 @@ namespace {
 using Kind = JsonView::Kind;
 
 constexpr std::size_t kTextBytesMax = std::size_t{512} << 10U;
-constexpr std::size_t kChoicesMax = 10'000;
 
 constexpr std::string_view kAnyObject = R"({"type":"object"})";
 
@@ -86,7 +85,7 @@ class StructuredOutputReader {
 
   void demand_choice(std::string_view name, JsonView value) {
     std::vector<std::string> choices;
-    for (std::size_t i = 0; i < value.size() && choices.size() <= kChoicesMax; ++i) {
+    for (std::size_t i = 0; i < value.size() && choices.size() <= kGrammarChoicesMax; ++i) {
       const JsonView choice = value.at(i);
       if (!choice.is(Kind::kString)) {
         return reader_.fail(name, fmt::format("{} must be an array of strings", name));
@@ -112,7 +111,7 @@ class StructuredOutputReader {
     if (kind == "text") return;
     if (kind == "json_object") return demand_object(kName);
     if (kind == "json_schema") return read_json_schema(*format);
-    if (kind == "structural_tag") return demand(kName, grammar_of_structural_tag(*format));
+    if (kind == "structural_tag") return demand_tag(kName, *format);
     if (kind == "regex" || kind == "grammar") {
       const auto text = format->find(kind == "regex" ? "pattern" : "grammar");
       if (text && text->is(Kind::kString)) {
@@ -148,7 +147,7 @@ class StructuredOutputReader {
     FieldReader inner(*object, "structured_outputs.");
     const auto json = inner.any("json");
     const auto regex = inner.string("regex", kTextBytesMax);
-    const auto choice = inner.array("choice", kChoicesMax);
+    const auto choice = inner.array("choice", kGrammarChoicesMax);
     const auto grammar = inner.string("grammar", kTextBytesMax);
     const auto any_object = inner.boolean("json_object");
     const auto tag = inner.any("structural_tag");
@@ -182,15 +181,10 @@ class StructuredOutputReader {
 
   // An object, or one as JSON text, as vLLM takes it.
   void demand_tag(std::string_view name, JsonView tag) {
-    if (tag.is(Kind::kObject)) return demand(name, grammar_of_structural_tag(tag));
-    if (!tag.is(Kind::kString)) {
-      return reader_.fail(name, "structural_tag must be an object, or one as JSON text");
-    }
-    const auto parsed = JsonDocument::parse(tag.string(), {});
-    if (!parsed || !parsed->root().is(Kind::kObject)) {
-      return reader_.fail(name, "structural_tag must be an object, or one as JSON text");
-    }
-    demand(name, grammar_of_structural_tag(parsed->root()));
+    if (tag.is(Kind::kString)) return demand(name, grammar_of_structural_tag(tag.string()));
+    std::string text;
+    tag.print(text);
+    demand(name, grammar_of_structural_tag(text));
   }
 
   void read_guided() {
@@ -198,7 +192,7 @@ class StructuredOutputReader {
     if (json) demand_schema("guided_json", *json, true);
     const auto regex = reader_.string("guided_regex", kTextBytesMax);
     if (regex) demand_text("guided_regex", GrammarKind::kRegex, *regex);
-    const auto choice = reader_.array("guided_choice", kChoicesMax);
+    const auto choice = reader_.array("guided_choice", kGrammarChoicesMax);
     if (choice) demand_choice("guided_choice", *choice);
     const auto grammar = reader_.string("guided_grammar", kTextBytesMax);
     if (grammar) demand_text("guided_grammar", GrammarKind::kLark, *grammar);
@@ -236,22 +230,6 @@ std::string_view thoughts_end(std::string_view prompt) {
   const std::size_t last = prompt.find_last_not_of(" \t\r\n");
   prompt = prompt.substr(0, last == std::string_view::npos ? 0 : last + 1);
   return prompt.ends_with("<think>") ? "</think>" : "";
-}
-
-Result<GrammarSource> grammar_of_choices(const std::vector<std::string>& choices) {
-  if (choices.empty()) return invalid_argument("there is nothing to choose from");
-  if (choices.size() > kChoicesMax) {
-    return invalid_argument(fmt::format("there are more than {} choices", kChoicesMax));
-  }
-  GrammarSource source;
-  source.kind = GrammarKind::kLark;
-  source.text = "start: ";
-  for (std::size_t i = 0; i < choices.size(); ++i) {
-    if (choices[i].empty()) return invalid_argument("a choice must not be empty");
-    if (i > 0) source.text += " | ";
-    source.text += lark_string(choices[i]);
-  }
-  return source;
 }
 
 }  // namespace kun

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "server/request_json.h"
 #include "text/grammar.h"
@@ -18,8 +16,5 @@ std::optional<GrammarSource> read_structured_output(FieldReader& reader);
 
 // What ends the thoughts that a prompt leaves open: "</think>", or nothing.
 std::string_view thoughts_end(std::string_view prompt);
-
-// A grammar of one of these strings. Fails when there are none, or too many.
-Result<GrammarSource> grammar_of_choices(const std::vector<std::string>& choices);
 
 }  // namespace kun

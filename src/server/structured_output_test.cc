@@ -184,6 +184,18 @@ TEST_F(StructuredOutputTest, RefusesInAStreamAsWell) {
   EXPECT_EQ(response.status, 400) << response.body;
 }
 
+TEST_F(StructuredOutputTest, HoldsForCallsOfStrictToolsThatNobodyForces) {
+  syntax_ = {ReasoningSyntax::kNone, ToolSyntax::kLlama3Json};
+  start();
+  const ClientResponse response = chat(
+      R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":
+         {"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}}}])");
+  ASSERT_EQ(response.status, 200) << response.body;
+  EXPECT_TRUE(allowed("Hello"));
+  EXPECT_TRUE(allowed(R"({"name": "f", "parameters": {"a": 1}})"));
+  EXPECT_FALSE(allowed(R"({"name": "f", "parameters": {"a": "1"}})"));
+}
+
 TEST_F(StructuredOutputTest, HoldsForEveryPromptOfABatch) {
   start();
   const ClientResponse response =

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "server/json_writer.h"
 
@@ -27,9 +28,14 @@ constexpr std::array<std::string_view, 10> kReserved = {"messages",
                                                         "documents",
                                                         "conversation"};
 
-std::optional<bool> read_thinking(FieldReader& reader) {
+std::optional<bool> read_thinking(FieldReader& reader, TemplateVariables& read) {
   const auto thinking = reader.object("thinking");
   if (!thinking) return std::nullopt;
+  FieldReader inner(*thinking, "thinking.");
+  if (const auto budget = inner.integer("budget_tokens", 0, std::numeric_limits<int>::max())) {
+    read.thinking_budget = static_cast<int>(*budget);
+  }
+  if (inner.error()) reader.fail("thinking", inner.error()->message);
   const auto type = thinking->find("type");
   if (type && type->is(Kind::kString)) {
     if (type->string() == "enabled" || type->string() == "adaptive") return true;
@@ -64,7 +70,7 @@ void write_named(FieldReader& reader, JsonWriter& json, JsonView given, Template
 
 TemplateVariables read_template_variables(FieldReader& reader, Dialect dialect) {
   TemplateVariables read;
-  read.thinking = read_thinking(reader);
+  read.thinking = read_thinking(reader, read);
   const auto effort =
       reader.word("reasoning_effort", {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
   if (effort == "none") read.thinking = false;

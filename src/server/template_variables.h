@@ -11,8 +11,9 @@
 namespace kun {
 
 struct TemplateVariables {
-  std::string json;              // empty: none
-  std::optional<bool> thinking;  // as the request has it
+  std::string json;                    // empty: none
+  std::optional<bool> thinking;        // as the request has it
+  std::optional<int> thinking_budget;  // Anthropic's thinking.budget_tokens
 };
 
 // Problems are left in `reader`.

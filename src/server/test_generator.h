@@ -22,9 +22,11 @@ struct Script {
   int tokens_per_step = 1;
   std::chrono::microseconds step{200};
   int cached_count = 0;
-  Status refusal;        // instead of an answer
-  int fail_after = -1;   // tokens before an error
-  bool endless = false;  // repeats `text` until output_count_max
+  Status refusal;          // instead of an answer
+  Refusal why;             // of it
+  int timeout_after = -1;  // tokens before the request's time is over
+  int fail_after = -1;     // tokens before an error
+  bool endless = false;    // repeats `text` until output_count_max
 };
 
 class ScriptedGenerator : public Generator {
@@ -144,8 +146,29 @@ class ScriptedGenerator : public Generator {
     return std::ranges::all_of(running.ended, [](bool ended) { return ended; });
   }
 
+  // [first token, how many, 1 for a mean]: tells which prompt this is. Endless: never.
+  static void pool(Running& running, TokenStream& stream) {
+    if (running.script.endless) return;
+    const GenerateRequest& request = running.request;
+    StreamEvent event;
+    event.status = running.script.refusal;
+    event.refusal = running.script.why;
+    event.finish = event.status.ok() ? FinishReason::kStop : FinishReason::kError;
+    if (running.script.timeout_after >= 0) {
+      event.finish = FinishReason::kTimeout;
+      event.refusal.code = kCodeTimeout;
+    }
+    event.usage = {static_cast<int>(request.prompt.size()), running.script.cached_count, 0};
+    event.pooled = {static_cast<float>(request.prompt.front()),
+                    static_cast<float>(request.prompt.size()),
+                    request.pooling == Pooling::kMean ? 1.0F : 0.0F};
+    running.ended[0] = true;
+    stream.push(std::move(event));
+  }
+
   static void advance(Running& running, TokenStream& stream, std::size_t choice) {
     const Script& script = running.script;
+    if (running.request.pooling != Pooling::kNone) return pool(running, stream);
     StreamEvent event;
     event.choice = static_cast<std::uint32_t>(choice);
     if (choice == 0 && running.sent[0] == 0) event.prompt_scores = scores(running.request);
@@ -153,6 +176,10 @@ class ScriptedGenerator : public Generator {
     if (!script.refusal.ok() || sent == script.fail_after) {
       event.status = script.refusal.ok() ? internal_error("the script says so") : script.refusal;
       event.finish = FinishReason::kError;
+      event.refusal = script.why;
+    } else if (sent == script.timeout_after) {
+      event.finish = FinishReason::kTimeout;
+      event.refusal.code = kCodeTimeout;
     }
     for (int i = 0; i < script.tokens_per_step && !event.finish; ++i) {
       SampledToken token;

@@ -7,7 +7,10 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -21,8 +24,12 @@ class TextPool {
   TextPool(int thread_count, int queue_max);
   ~TextPool();
 
-  // Work for a new request. False when the line is full or the pool has stopped.
-  bool try_submit(Task task);
+  // Work for a new request. Tenants take turns. False when the tenant's line is full, all lines
+  // together are far too long, or the pool has stopped.
+  bool try_submit(Task task, std::string_view tenant = {});
+
+  // How long a line that is full takes, by what tasks took so far; 0: not known.
+  double wait_seconds() const;
 
   // Work for a request in progress; goes before new ones. Dropped after stop().
   void resume(Task task);
@@ -33,10 +40,15 @@ class TextPool {
  private:
   void run();
 
-  std::mutex mutex_;
+  Task take_submitted();
+
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task> resumed_;
-  std::deque<Task> submitted_;
+  std::map<std::string, std::deque<Task>, std::less<>> submitted_;  // by tenant; none is empty
+  std::string last_tenant_;                                         // whose turn it was
+  std::size_t submitted_count_ = 0;
+  double task_seconds_ = 0.0;  // mean of new requests' tasks, later ones weighing more
   const std::size_t queue_max_;
   bool stopping_ = false;
   std::vector<std::thread> threads_;

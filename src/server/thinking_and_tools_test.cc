@@ -249,6 +249,23 @@ TEST_F(ThinkingTest, ContinuesTheLastMessage) {
   }
 }
 
+TEST_F(ThinkingTest, EchoRepeatsTheMessageThatIsContinued) {
+  start();
+  play(" world");
+  const std::string head = R"({"messages":[{"role":"user","content":"x"},)";
+  const std::string ask = R"("echo":true,"continue_final_message":true})";
+  EXPECT_EQ(
+      whole("/v1/chat/completions", head + R"({"role":"assistant","content":"Hello"}],)" + ask),
+      (Heard{"", "Hello world", {}, {}, "stop"}));
+  EXPECT_EQ(
+      whole("/v1/chat/completions",
+            head + R"({"role":"assistant","content":["a",{"type":"text","text":"b"}]}],)" + ask),
+      (Heard{"", "a\nb world", {}, {}, "stop"}));
+  // Nothing of the user's.
+  EXPECT_EQ(whole("/v1/chat/completions", chat(R"("echo":true)")),
+            (Heard{"", " world", {}, {}, "stop"}));
+}
+
 TEST_F(ThinkingTest, APrefixInsideOfAThoughtIsThoughtOn) {
   syntax_ = {ReasoningSyntax::kDeepSeekR1, ToolSyntax::kNone};
   start();

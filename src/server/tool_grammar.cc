@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.h"
 #include "server/json_view.h"
 #include "text/lark_text.h"
 
@@ -22,6 +23,8 @@ constexpr std::size_t kSchemaBytesMax = std::size_t{512} << 10U;
 constexpr std::size_t kAllBytesMax = std::size_t{512} << 10U;  // what the compiler takes at most
 
 constexpr std::string_view kDsml = "｜DSML｜";
+constexpr std::string_view kPythonTag = "<|python_tag|>";
+constexpr std::string_view kSpace = "[ \\n\\r\\t]{0,64}";  // what JSON allows between its parts
 
 class ToolGrammar {
  public:
@@ -29,7 +32,7 @@ class ToolGrammar {
 
   Result<GrammarSource> make(std::span<const ToolSchema> tools, const ToolChoice& choice,
                              ToolCallFormat format) {
-    std::string calls;
+    other_ = choice.other;
     std::size_t count = 0;
     for (const ToolSchema& tool : tools) {
       if (!choice.name.empty() && tool.name != choice.name) continue;
@@ -37,17 +40,18 @@ class ToolGrammar {
         return invalid_argument(fmt::format("there are more than {} tools", kToolsMax));
       }
       RETURN_IF_ERROR(check(tool));
-      ASSIGN_OR_RETURN(const std::string one, call(tool, format));
-      calls += fmt::format("{}{}", calls.empty() ? "" : " | ", one);
+      ASSIGN_OR_RETURN(std::string one, call(tool, format));
+      calls_.push_back(std::move(one));
+      names_.push_back(regex_literal(tool.name));
     }
-    if (calls.empty()) {
+    if (calls_.empty()) {
       return invalid_argument(choice.name.empty()
                                   ? std::string("there is no tool to call")
                                   : fmt::format("there is no tool named {:.64}", choice.name));
     }
     source_.kind = GrammarKind::kLark;
-    source_.text =
-        fmt::format("start: {}\ncall: {}\n{}", frame(format, choice.parallel), calls, rules_);
+    ASSIGN_OR_RETURN(const std::string start, answer(format, choice));
+    source_.text = fmt::format("start: {}\ncall: {}\n{}", start, fmt::join(calls_, " | "), rules_);
     return std::move(source_);
   }
 
@@ -67,6 +71,96 @@ class ToolGrammar {
                                           tool.name, kSchemaBytesMax));
     }
     return {};
+  }
+
+  // --- Calls, and what may be instead -----------------------------------------------------------
+
+  Result<std::string> answer(ToolCallFormat format, const ToolChoice& choice) {
+    const std::string calls = frame(format, choice.parallel);
+    switch (choice.other) {
+      case OtherAnswer::kNone: return calls;
+      case OtherAnswer::kFormat: return fmt::format("({}) | ({})", calls, other_format(choice));
+      case OtherAnswer::kText: return text_or_calls(format, calls, choice.parallel);
+    }
+    return calls;
+  }
+
+  std::string other_format(const ToolChoice& choice) {
+    CHECK(choice.format != nullptr && choice.format->kind != GrammarKind::kLark);
+    source_.whitespace = choice.format->whitespace;
+    source_.compact = choice.format->compact;
+    source_.no_additional_properties = choice.format->no_additional_properties;
+    if (choice.format->kind == GrammarKind::kRegex) return lark_regex(choice.format->text);
+    return add_schema(choice.format->schemas.front());
+  }
+
+  // Text in which the first mark of a call leads into calls. Where the mark is a special token,
+  // text cannot hold it; elsewhere text ends where it first appears.
+  Result<std::string> text_or_calls(ToolCallFormat format, const std::string& calls,
+                                    bool parallel) {
+    if (format == ToolCallFormat::kLlama3Json) return text_or_bare_calls(calls);
+    rules_ += "TEXT: /(?s:.+)/\n";
+    switch (format) {
+      case ToolCallFormat::kDeepSeekV3:
+      case ToolCallFormat::kDeepSeekV31: return behind_text("<｜tool▁calls▁begin｜>", calls);
+      case ToolCallFormat::kHermes: {
+        if (is_special("<tool_call>")) return fmt::format("TEXT? ({})?", calls);
+        std::vector<std::string> rest;
+        for (const std::string& call : calls_) {
+          rest.push_back(call.substr(mark("<tool_call>").size()));
+        }
+        rules_ += lazy_lead(mark("<tool_call>"));
+        return fmt::format("TEXT? | lead ({}){}", fmt::join(rest, " | "),
+                           parallel ? " (\"\\n\" call)*" : "");
+      }
+      case ToolCallFormat::kDeepSeekV32: return behind_dsml("function_calls", calls);
+      case ToolCallFormat::kDeepSeekV4: return behind_dsml("tool_calls", calls);
+      case ToolCallFormat::kLlama3Json: break;
+    }
+    return invalid_argument("there is no such format");
+  }
+
+  // Llama 3's calls need no mark, only a brace, and come first. So text is what cannot be taken
+  // for a call: it begins with neither brace nor mark, or is JSON that names no tool.
+  std::string text_or_bare_calls(const std::string& calls) {
+    const std::string mark_regex = regex_literal(kPythonTag);
+    rules_ += fmt::format(
+        "TEXT: /(?s:.+)/ & ~{}\nJSON_TEXT: {} & ~{}\n",
+        lark_regex(fmt::format("[ \\n\\r\\t]*(\\x7B|{})(?s:.*)", mark_regex)),
+        lark_regex("[ \\n\\r\\t]*\\x7B(?s:.*)"),
+        lark_regex(fmt::format("(?s:.*)\"name\"[ \\n\\r\\t]*:[ \\n\\r\\t]*\"({})\"(?s:.*)",
+                               fmt::join(names_, "|"))));
+    const std::string lead = is_special(kPythonTag)
+                                 ? mark(kPythonTag)
+                                 : lark_regex(fmt::format("{}{}", kSpace, mark_regex));
+    return fmt::format("({})? (TEXT | JSON_TEXT | {})?", lead, calls);
+  }
+
+  std::string behind_text(std::string_view first, const std::string& calls) {
+    if (is_special(first)) return fmt::format("TEXT? ({})?", calls);
+    rules_ += lazy_lead(mark(first));
+    return fmt::format("TEXT? | lead{}", calls.substr(mark(first).size()));
+  }
+
+  std::string behind_dsml(std::string_view name, const std::string& calls) {
+    const std::string first = dsml("<", fmt::format("{}>\n", name));
+    if (is_special(kDsml)) {
+      // The bracket before the token is text.
+      rules_ += fmt::format("lead: /(?s:.*)</{}\n", first.substr(lark_string("<").size()));
+    } else {
+      rules_ += lazy_lead(first);
+    }
+    return fmt::format("TEXT? | lead{}", calls.substr(first.size()));
+  }
+
+  // Text up to the first place of a literal, and that.
+  static std::string lazy_lead(std::string_view literal) {
+    return fmt::format("lead[lazy]: /(?s:.*)/ {}\n", literal);
+  }
+
+  bool is_special(std::string_view text) const {
+    const auto token = tokenizer_.find(text);
+    return token && tokenizer_.is_special(*token);
   }
 
   // A mark as the tokenizer holds it: special tokens are no text.
@@ -105,7 +199,9 @@ class ToolGrammar {
                            parallel ? "call+" : "call", dsml("</", fmt::format("{}>", name)));
       }
       case ToolCallFormat::kHermes: return repeat("\"\\n\"");
-      case ToolCallFormat::kLlama3Json: return repeat("\"; \"");
+      case ToolCallFormat::kLlama3Json:
+        return repeat(other_ == OtherAnswer::kText ? lark_regex(fmt::format("{};", kSpace))
+                                                   : "\"; \"");
     }
     return {};
   }
@@ -124,15 +220,50 @@ class ToolGrammar {
             "{} {} {} {} {}", mark("<tool_call>"),
             lark_string(fmt::format("\n{{\"name\": \"{}\", \"arguments\": ", tool.name)),
             arguments(tool), lark_string("}\n"), mark("</tool_call>"));
-      case ToolCallFormat::kLlama3Json:
-        return fmt::format(
-            "{} {} \"}}\"",
-            lark_string(fmt::format("{{\"name\": \"{}\", \"parameters\": ", tool.name)),
-            arguments(tool));
+      case ToolCallFormat::kLlama3Json: return llama3_call(tool);
       case ToolCallFormat::kDeepSeekV32:
       case ToolCallFormat::kDeepSeekV4: return dsml_call(tool);
     }
     return invalid_argument("there is no such format");
+  }
+
+  // Beside other answers that may begin with a brace the call is spelled as those are: beside text
+  // in every way that counts as a call, beside JSON in pieces that end where JSON's do.
+  std::string llama3_call(const ToolSchema& tool) {
+    const std::string schema = arguments(tool);
+    if (other_ == OtherAnswer::kText) {
+      const auto pair = [](std::string_view key, std::string_view value) {
+        return fmt::format("\"{}\"{}:{}{}", key, kSpace, kSpace, value);
+      };
+      const std::string comma = fmt::format("{},{}", kSpace, kSpace);
+      const std::string head =
+          fmt::format("{}\\x7B{}({}{})?{}{}{}", kSpace, kSpace, pair("type", "\"function\""), comma,
+                      pair("name", fmt::format("\"{}\"", regex_literal(tool.name))), comma,
+                      pair("(parameters|arguments)", ""));
+      return fmt::format("{} {} {}", lark_regex(head), schema,
+                         lark_regex(fmt::format("{}\\x7D", kSpace)));
+    }
+    if (other_ == OtherAnswer::kFormat) {
+      const std::string space = "/[ \\n\\r\\t]{1,64}/?";
+      return fmt::format(
+          "\"{{\" {0} \"\\\"name\\\"\" {0} \":\" {0} {1} {0} \",\" {0} \"\\\"parameters\\\"\" {0} "
+          "\":\" {0} {2} {0} \"}}\"",
+          space, lark_string(fmt::format("\"{}\"", tool.name)), schema);
+    }
+    return fmt::format("{} {} \"}}\"",
+                       lark_string(fmt::format("{{\"name\": \"{}\", \"parameters\": ", tool.name)),
+                       schema);
+  }
+
+  // A regular expression that matches this text only.
+  static std::string regex_literal(std::string_view text) {
+    constexpr std::string_view kMeaning = ".+*?()|[]{}^$";
+    std::string regex;
+    for (const char c : text) {
+      if (kMeaning.find(c) != std::string_view::npos) regex += '\\';
+      regex += c;
+    }
+    return regex;
   }
 
   std::string add_schema(std::string text) {
@@ -143,7 +274,7 @@ class ToolGrammar {
   // An object, even where the schema does not say so; if it says something else, that comes later
   // in the text and counts.
   std::string arguments(const ToolSchema& tool) {
-    if (tool.parameters.empty()) return add_schema(R"({"type":"object"})");
+    if (tool.parameters.empty() || tool.any_arguments) return add_schema(R"({"type":"object"})");
     return add_schema(R"({"type":"object")" + tail(tool.parameters));
   }
 
@@ -161,12 +292,30 @@ class ToolGrammar {
 
   Result<std::string> dsml_call(const ToolSchema& tool) {
     std::string body;
-    if (!tool.parameters.empty()) {
+    if (tool.any_arguments) {
+      body = any_dsml_parameters();
+    } else if (!tool.parameters.empty()) {
       ASSIGN_OR_RETURN(const JsonDocument schema, JsonDocument::parse(tool.parameters, {}));
       ASSIGN_OR_RETURN(body, dsml_parameters(tool.name, schema.root()));
     }
     return fmt::format("{} {} {}", dsml("<", fmt::format("invoke name=\"{}\">\n", tool.name)), body,
                        dsml("</", "invoke>\n"));
+  }
+
+  std::string any_dsml_parameters() {
+    if (has_any_rule_) return "any_parameter*";
+    has_any_rule_ = true;
+    const auto open = [&](std::string_view is_string) {
+      const std::string rest =
+          fmt::format("parameter name=\"[^\"<>\\r\\n]{{1,256}}\" string=\"{}\">", is_string);
+      if (!is_special(kDsml)) return lark_regex(fmt::format("<{}{}", kDsml, rest));
+      return fmt::format("{} <[{}]> {}", lark_string("<"), *tokenizer_.find(kDsml),
+                         lark_regex(rest));
+    };
+    const std::string text = dsml_text();
+    rules_ += fmt::format("any_parameter: {} {} | {} {} {}\n", open("true"), text, open("false"),
+                          add_schema("{}"), dsml("</", "parameter>\n"));
+    return "any_parameter*";
   }
 
   // What a parameter's own schema cannot be taken out of.
@@ -276,7 +425,11 @@ class ToolGrammar {
   const Tokenizer& tokenizer_;
   GrammarSource source_;
   std::string rules_;
+  OtherAnswer other_ = OtherAnswer::kNone;
+  std::vector<std::string> calls_;  // Lark, of each tool
+  std::vector<std::string> names_;  // regular expressions, likewise
   bool has_text_rule_ = false;
+  bool has_any_rule_ = false;
   std::size_t schema_bytes_ = 0;  // of all parameters, each with its definitions
 };
 

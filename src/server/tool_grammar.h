@@ -1,6 +1,6 @@
-// Grammars of tool calls, for tool_choice "required" or a named tool, and for strict tools: the
-// answer is one call, or several, in the syntax of the model's family, and the arguments of each
-// validate against the schema of its tool.
+// Grammars of tool calls, for tool_choice "required" or a named tool, and where a model may call or
+// answer: for strict tools, and for response_format beside tools. A call is in the syntax of the
+// model's family, and its arguments validate against the schema of its tool.
 #pragma once
 
 #include <cstdint>
@@ -25,17 +25,28 @@ enum class ToolCallFormat : std::uint8_t {
 
 struct ToolSchema {
   std::string name;
-  std::string parameters;  // JSON schema of an object, as text; empty: any object
+  std::string parameters;      // JSON schema of an object, as text; empty: any object
+  bool any_arguments = false;  // whatever the schema says
+};
+
+// What an answer may be instead of calls.
+enum class OtherAnswer : std::uint8_t {
+  kNone,
+  kText,    // any text, which may go before calls (not before those of kLlama3Json)
+  kFormat,  // what ToolChoice::format demands
 };
 
 struct ToolChoice {
   std::string_view name;  // the one tool to call; empty: any of them
   bool parallel = true;   // more than one call is fine
+  OtherAnswer other = OtherAnswer::kNone;
+  const GrammarSource* format = nullptr;  // kJson or kRegex
 };
 
-// At least one call, and nothing else. kInvalidArgument says why there is no such grammar: no tool
-// of that name, or (V3.2 and V4, whose arguments are no JSON) a schema that is not an object with
-// properties. Marks that `tokenizer` holds as special tokens are demanded as those tokens.
+// At least one call and nothing else, or what `choice` allows beside. kInvalidArgument says why
+// there is no such grammar: no tool of that name, or (V3.2 and V4, whose arguments are no JSON) a
+// schema that is not an object with properties. Marks that `tokenizer` holds as special tokens are
+// demanded as those tokens.
 Result<GrammarSource> grammar_for_tools(std::span<const ToolSchema> tools, const ToolChoice& choice,
                                         ToolCallFormat format, const Tokenizer& tokenizer);
 

@@ -1,5 +1,6 @@
 #include "server/tool_grammar.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "text/byte_tokenizer.h"
@@ -96,6 +97,119 @@ TEST_F(ToolGrammarTest, SpeaksDsml) {
     EXPECT_FALSE(says(format, open + begin + days + end + close));
     EXPECT_FALSE(says(format, open + close));
     EXPECT_FALSE(says(format, open + begin + city + city + end + close));
+  }
+}
+
+// Calls as the tests above have them, of each syntax.
+struct Spoken {
+  ToolCallFormat format;
+  std::string good;
+  std::string bad;  // arguments of the strict tool that do not validate
+  std::string lax;  // of the other tool, whatever they are
+};
+
+std::vector<Spoken> spoken_calls() {
+  const auto hermes = [](std::string_view name, std::string_view arguments) {
+    return fmt::format("<tool_call>\n{{\"name\": \"{}\", \"arguments\": {}}}\n</tool_call>", name,
+                       arguments);
+  };
+  const auto v31 = [](std::string_view name, std::string_view arguments) {
+    return fmt::format(
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{}<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+        "<｜tool▁calls▁end｜>",
+        name, arguments);
+  };
+  const auto v4 = [](std::string_view name, std::string_view parameter, std::string_view is_string,
+                     std::string_view value) {
+    return fmt::format(
+        "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"{}\">\n<｜DSML｜parameter name=\"{}\" "
+        "string=\"{}\">{}</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+        name, parameter, is_string, value);
+  };
+  const auto llama3 = [](std::string_view name, std::string_view arguments) {
+    return fmt::format(R"({{"name": "{}", "parameters": {}}})", name, arguments);
+  };
+  return {{ToolCallFormat::kHermes, hermes("weather", R"({"city": "Rome"})"),
+           hermes("weather", R"({"days": 3})"), hermes("stop", R"({"x": [1]})")},
+          {ToolCallFormat::kDeepSeekV31, v31("weather", R"({"city": "Rome"})"),
+           v31("weather", "{}"), v31("stop", R"({"x": [1]})")},
+          {ToolCallFormat::kDeepSeekV4, v4("weather", "city", "true", "Rome"),
+           v4("weather", "days", "false", "3"), v4("stop", "x y", "false", "[1]")},
+          {ToolCallFormat::kLlama3Json, llama3("weather", R"({"city": "Rome"})"),
+           llama3("weather", R"({"days": 3})"), llama3("stop", R"({"x": [1]})")}};
+}
+
+TEST_F(ToolGrammarTest, LetsTheModelTalkUntilItCallsAStrictTool) {
+  tools_[1].any_arguments = true;
+  tools_[1].parameters = R"({"anyOf":[{}]})";  // not looked at
+  const ToolChoice choice = {.name = "", .parallel = true, .other = OtherAnswer::kText};
+  for (const Spoken& spoken : spoken_calls()) {
+    if (spoken.format == ToolCallFormat::kLlama3Json) continue;  // its calls come first: below
+    EXPECT_TRUE(says(spoken.format, "", choice));
+    EXPECT_TRUE(says(spoken.format, "It is < 5 degrees.\n\nSure", choice));
+    EXPECT_TRUE(says(spoken.format, spoken.good, choice)) << spoken.good;
+    EXPECT_TRUE(says(spoken.format, "Let me see.\n" + spoken.good, choice)) << spoken.good;
+    EXPECT_TRUE(says(spoken.format, "Let me see." + spoken.lax, choice)) << spoken.lax;
+    EXPECT_FALSE(says(spoken.format, spoken.bad, choice)) << spoken.bad;
+    EXPECT_FALSE(says(spoken.format, "Let me see." + spoken.bad, choice)) << spoken.bad;
+    EXPECT_FALSE(says(spoken.format, spoken.good + "Done", choice));
+  }
+  const Spoken hermes = spoken_calls()[0];
+  EXPECT_TRUE(says(hermes.format, "Both: " + hermes.good + "\n" + hermes.lax, choice));
+  EXPECT_FALSE(says(hermes.format, hermes.good + "\n" + hermes.bad, choice));
+  const ToolChoice one = {.name = "", .parallel = false, .other = OtherAnswer::kText};
+  EXPECT_FALSE(says(hermes.format, hermes.good + "\n" + hermes.lax, one));
+}
+
+TEST_F(ToolGrammarTest, TellsTextFromLlama3sBareCalls) {
+  constexpr auto kFormat = ToolCallFormat::kLlama3Json;
+  tools_[1].any_arguments = true;
+  tools_.push_back({"c++.run", ""});
+  const ToolChoice choice = {.name = "", .parallel = true, .other = OtherAnswer::kText};
+  const Spoken call = spoken_calls().back();
+  for (const std::string_view text :
+       {"", " ", "It is <5 degrees.", " <|x|> {}", "Sure: {\"name\": \"weather\"}", "{}",
+        " {\"a\": [1, \"weather\"]}", R"({"name": "whether", "parameters": {"days": 1}})",
+        R"({"a": "\"name\": \"weather\""})", "{ not JSON",
+        R"({ "type": "function", "name" : "weather", "arguments":{"city":"Rome"} })"}) {
+    EXPECT_TRUE(says(kFormat, text, choice)) << text;
+  }
+  for (const std::string& text :
+       {call.good, call.lax, "\n " + call.good, "<|python_tag|>" + call.good,
+        std::string("<|python_tag|>print(1)"), " <|python_tag|> " + call.lax,
+        call.good + "; " + call.lax, call.lax + " ;\n" + call.good,
+        std::string(R"({"name": "c++.run", "parameters": {}})")}) {
+    EXPECT_TRUE(says(kFormat, text, choice)) << text;
+  }
+  for (const std::string& text :
+       {call.bad, " " + call.bad, "<|python_tag|>" + call.bad, call.good + "; " + call.bad,
+        call.lax + "; " + call.bad, call.good + "Done",
+        std::string(R"({"parameters": {"days": 1}, "name":"weather"})"),
+        std::string(R"({"name":"weather","parameters":{}})"), std::string(R"({"x": 1, "name" :
+ "weather", "parameters": {}})")}) {
+    EXPECT_FALSE(says(kFormat, text, choice)) << text;
+  }
+  const ToolChoice one = {.name = "", .parallel = false, .other = OtherAnswer::kText};
+  EXPECT_FALSE(says(kFormat, call.good + "; " + call.lax, one));
+}
+
+TEST_F(ToolGrammarTest, LetsTheModelCallOrAnswerInAFormat) {
+  GrammarSource format;
+  format.schemas = {R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]})"};
+  GrammarSource word;
+  word.kind = GrammarKind::kRegex;
+  word.text = "yes|no";
+  for (const Spoken& spoken : spoken_calls()) {
+    for (const GrammarSource* one : {&format, &word}) {
+      const ToolChoice choice = {
+          .name = "", .parallel = true, .other = OtherAnswer::kFormat, .format = one};
+      EXPECT_TRUE(says(spoken.format, spoken.good, choice)) << spoken.good;
+      EXPECT_FALSE(says(spoken.format, spoken.bad, choice)) << spoken.bad;
+      EXPECT_EQ(says(spoken.format, R"({"a": 1})", choice), one == &format);
+      EXPECT_EQ(says(spoken.format, "yes", choice), one == &word);
+      EXPECT_FALSE(says(spoken.format, R"({"a": "1"})", choice));
+      EXPECT_FALSE(says(spoken.format, "I think", choice));
+    }
   }
 }
 

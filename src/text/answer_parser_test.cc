@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <random>
 
@@ -359,6 +361,36 @@ TEST(AnswerParser, TakesTimeThatGrowsWithTheTextOnly) {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     EXPECT_LT(seconds.count(), 2.0) << text.substr(0, 40);  // linear: some 20 ms
   }
+}
+
+TEST(AnswerSyntax, IsToldByTheTemplatesOfReleasedModels) {
+  struct Case {
+    std::string_view name;
+    ReasoningSyntax reasoning;
+    ToolSyntax tools;
+  };
+  for (const Case& each :
+       {Case{"DeepSeek-R1-Distill-Llama-8B", ReasoningSyntax::kDeepSeekR1, ToolSyntax::kDeepSeekV3},
+        Case{"deepseek-v3", ReasoningSyntax::kNone, ToolSyntax::kDeepSeekV3},
+        Case{"DeepSeek-V3.1", ReasoningSyntax::kDeepSeekV3, ToolSyntax::kDeepSeekV31},
+        Case{"DeepSeek-V3.2", ReasoningSyntax::kDeepSeekV3, ToolSyntax::kDeepSeekV32},
+        Case{"DeepSeek-V4-Flash-0731", ReasoningSyntax::kDeepSeekV3, ToolSyntax::kDeepSeekV4},
+        Case{"Qwen2.5-7B-Instruct", ReasoningSyntax::kNone, ToolSyntax::kHermes},
+        Case{"qwen3", ReasoningSyntax::kQwen3, ToolSyntax::kHermes},
+        Case{"Qwen3-Coder", ReasoningSyntax::kNone, ToolSyntax::kNone},
+        Case{"SmolLM3-3B", ReasoningSyntax::kQwen3, ToolSyntax::kNone}}) {
+    std::ifstream file(std::string(KUN_TEST_DATA) + "/chat/templates/" + std::string(each.name) +
+                       ".jinja");
+    ASSERT_TRUE(file) << each.name;
+    const AnswerSyntax syntax =
+        detect_answer_syntax(std::string(std::istreambuf_iterator<char>(file), {}));
+    EXPECT_EQ(syntax.reasoning, each.reasoning) << each.name;
+    EXPECT_EQ(syntax.tools, each.tools) << each.name;
+  }
+  // As Llama 3.1 tells its tools, and GLM 4.6 its calls.
+  EXPECT_EQ(detect_answer_syntax("'<|start_header_id|>' {{- '\"parameters\": ' }}").tools,
+            ToolSyntax::kLlama3Json);
+  EXPECT_EQ(detect_answer_syntax("<tool_call>{{ name }}\n<arg_key>").tools, ToolSyntax::kNone);
 }
 
 TEST(AnswerSyntax, KnowsVllmsNames) {

@@ -36,8 +36,9 @@ ToolSyntax detect_tools(std::string_view source) {
   if (has(source, "<｜tool▁calls▁begin｜>")) {
     return has(source, "```json") ? ToolSyntax::kDeepSeekV3 : ToolSyntax::kDeepSeekV31;
   }
-  // Qwen3-Coder and its kin write XML inside of the same mark: not this syntax.
-  if (has(source, "<tool_call>") && !has(source, "<function=")) return ToolSyntax::kHermes;
+  // Qwen3-Coder and GLM write XML inside of the same mark: not this syntax.
+  const bool xml = has(source, "<function=") || has(source, "<arg_key>");
+  if (has(source, "<tool_call>") && !xml) return ToolSyntax::kHermes;
   if (has(source, "<|start_header_id|>") && has(source, "\"parameters\"")) {
     return ToolSyntax::kLlama3Json;
   }

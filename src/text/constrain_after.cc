@@ -11,11 +11,10 @@
 #include "base/check.h"
 
 namespace kun {
-namespace {
 
-class Mark {
+class EndMark {
  public:
-  Mark(std::string text, const Tokenizer& tokenizer)
+  EndMark(std::string text, const Tokenizer& tokenizer)
       : text_(std::move(text)), tokenizer_(tokenizer), retreat_(text_.size(), 0) {
     CHECK(!text_.empty());
     for (std::size_t i = 1; i < text_.size(); ++i) retreat_[i] = step(retreat_[i - 1], text_[i]);
@@ -62,9 +61,11 @@ class Mark {
   std::vector<std::vector<Token>> excluded_;  // [state]
 };
 
+namespace {
+
 class ConstrainAfter final : public TokenConstraint {
  public:
-  ConstrainAfter(std::shared_ptr<const Mark> mark, std::unique_ptr<TokenConstraint> rest)
+  ConstrainAfter(std::shared_ptr<const EndMark> mark, std::unique_ptr<TokenConstraint> rest)
       : mark_(std::move(mark)), rest_(std::move(rest)) {}
 
   Status fill_mask(std::span<std::uint32_t> bits) override {
@@ -114,7 +115,7 @@ class ConstrainAfter final : public TokenConstraint {
   }
 
  private:
-  std::shared_ptr<const Mark> mark_;
+  std::shared_ptr<const EndMark> mark_;
   std::unique_ptr<TokenConstraint> rest_;
   std::vector<std::uint8_t> states_;  // after each token up to the mark
   bool marked_ = false;
@@ -123,11 +124,15 @@ class ConstrainAfter final : public TokenConstraint {
 
 }  // namespace
 
-std::unique_ptr<TokenConstraint> constrain_after(std::string mark, const Tokenizer& tokenizer,
+std::shared_ptr<const EndMark> make_end_mark(std::string mark, const Tokenizer& tokenizer) {
+  CHECK(mark.size() < 256);
+  return std::make_shared<const EndMark>(std::move(mark), tokenizer);
+}
+
+std::unique_ptr<TokenConstraint> constrain_after(std::shared_ptr<const EndMark> mark,
                                                  std::unique_ptr<TokenConstraint> rest) {
-  CHECK(mark.size() < 256 && rest != nullptr);
-  return std::make_unique<ConstrainAfter>(std::make_shared<const Mark>(std::move(mark), tokenizer),
-                                          std::move(rest));
+  CHECK(mark != nullptr && rest != nullptr);
+  return std::make_unique<ConstrainAfter>(std::move(mark), std::move(rest));
 }
 
 }  // namespace kun

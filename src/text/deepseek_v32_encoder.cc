@@ -1,16 +1,9 @@
 // The format of DeepSeek V3.2, as its published encoder and that encoder's test vectors have it.
-#include <fmt/format.h>
-
 #include "text/deepseek_encoder.h"
 #include "text/encoder_messages.h"
 
 namespace kun {
 namespace {
-
-constexpr std::string_view kBegin = "<｜begin▁of▁sentence｜>";
-constexpr std::string_view kEnd = "<｜end▁of▁sentence｜>";
-constexpr std::string_view kUser = "<｜User｜>";
-constexpr std::string_view kAssistant = "<｜Assistant｜>";
 
 // The text the model was trained with; {} is the list of functions.
 constexpr std::string_view kTools =
@@ -55,6 +48,9 @@ constexpr std::string_view kTools =
 
 class V32Rendering {
  public:
+  static constexpr std::string_view kSource =
+      "<｜Assistant｜><think></think><｜DSML｜function_calls>";
+
   V32Rendering(const EncoderInput& input, bool add_generation_prompt)
       : input_(input), last_user_(input.last_user()), opens_(add_generation_prompt) {}
 
@@ -75,11 +71,12 @@ class V32Rendering {
   Status add(const EncoderMessage& message, int index) {
     const bool last = index + 1 == static_cast<int>(input_.messages.size());
     if (message.role == "system") {
-      text_ += message.content + appendix(message);
+      text_ += message.content + encoder_appendix(message, kTools);
     } else if (message.role == "developer") {
       if (message.content.empty()) return invalid_argument("a developer message has no content");
       text_ += kUser;
-      text_ += appendix(message) + "\n\n# The user's message is: " + message.content;
+      text_ +=
+          encoder_appendix(message, kTools) + "\n\n# The user's message is: " + message.content;
       if (!last || opens_) open_answer(index);
     } else if (message.role == "user") {
       text_ += kUser;
@@ -90,28 +87,9 @@ class V32Rendering {
     } else if (message.role == "assistant") {
       add_answer(message, index);
     } else {
-      return invalid_argument(fmt::format("this model knows no role {:?}", message.role));
+      return unknown_role(message.role);
     }
     return {};
-  }
-
-  // Tools and response format.
-  static std::string appendix(const EncoderMessage& message) {
-    std::string text;
-    if (!message.tools.empty()) {
-      const std::size_t hole = kTools.find("{}");
-      text += "\n\n";
-      text += kTools.substr(0, hole);
-      text += fmt::format("{}", fmt::join(message.tools, "\n"));
-      text += kTools.substr(hole + 2);
-    }
-    if (!message.response_format.empty()) {
-      text +=
-          "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to "
-          "reply:\n" +
-          message.response_format;
-    }
-    return text;
   }
 
   void open_answer(int index) {
@@ -155,24 +133,10 @@ class V32Rendering {
   std::string text_;
 };
 
-class DeepSeekV32Encoder final : public ChatTemplate {
- public:
-  Result<std::string> render(const ChatTemplateInput& input) const override {
-    ASSIGN_OR_RETURN(const EncoderInput read, read_encoder_input(input));
-    if (read.messages.empty()) return invalid_argument("there are no messages");
-    return V32Rendering(read, input.add_generation_prompt).render();
-  }
-
-  // What answers look like: see detect_answer_syntax().
-  std::string_view source() const override {
-    return "<｜Assistant｜><think></think><｜DSML｜function_calls>";
-  }
-};
-
 }  // namespace
 
 std::unique_ptr<const ChatTemplate> make_deepseek_v32_encoder() {
-  return std::make_unique<DeepSeekV32Encoder>();
+  return std::make_unique<DeepSeekEncoder<V32Rendering>>();
 }
 
 }  // namespace kun

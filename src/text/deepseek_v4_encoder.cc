@@ -11,10 +11,6 @@
 namespace kun {
 namespace {
 
-constexpr std::string_view kBegin = "<｜begin▁of▁sentence｜>";
-constexpr std::string_view kEnd = "<｜end▁of▁sentence｜>";
-constexpr std::string_view kUser = "<｜User｜>";
-constexpr std::string_view kAssistant = "<｜Assistant｜>";
 constexpr std::string_view kReminder = "<｜latest_reminder｜>";
 
 // The texts the model was trained with; {} is the list of functions.
@@ -85,6 +81,10 @@ struct Turn {
   std::vector<Block> blocks;
 };
 
+const std::string& role_of(const Turn& turn) {
+  return turn.message.role;
+}
+
 std::vector<Turn> merge(const std::vector<EncoderMessage>& messages) {
   std::vector<Turn> turns;
   for (const EncoderMessage& message : messages) {
@@ -135,6 +135,8 @@ void sort_results(std::vector<Turn>& turns) {
 
 class V4Rendering {
  public:
+  static constexpr std::string_view kSource = "<｜Assistant｜><think></think><｜DSML｜tool_calls>";
+
   V4Rendering(const EncoderInput& input, bool add_generation_prompt)
       : input_(input), opens_(add_generation_prompt) {}
 
@@ -142,14 +144,14 @@ class V4Rendering {
     std::vector<Turn> turns = merge(input_.messages);
     sort_results(turns);
     drops_ = input_.drop_thinking.value_or(true) && !input_.has_tools();
-    const int last_user = find_last_user(turns);
+    const int last_user = last_user_of(turns, role_of);
     for (std::size_t i = 0; i < turns.size(); ++i) {
       // Instructions of developers hold for their own turn.
       const bool old = static_cast<int>(i) < last_user;
       if (input_.thinking && drops_ && old && turns[i].message.role == "developer") continue;
       turns_.push_back(std::move(turns[i]));
     }
-    last_user_ = find_last_user(turns_);
+    last_user_ = last_user_of(turns_, role_of);
     text_ = kBegin;
     if (input_.thinking) text_ += effort();
     for (std::size_t i = 0; i < turns_.size(); ++i) RETURN_IF_ERROR(add(i));
@@ -157,14 +159,6 @@ class V4Rendering {
   }
 
  private:
-  static int find_last_user(const std::vector<Turn>& turns) {
-    for (auto i = static_cast<int>(turns.size()) - 1; i >= 0; --i) {
-      const std::string& role = turns[static_cast<std::size_t>(i)].message.role;
-      if (role == "user" || role == "developer") return i;
-    }
-    return -1;
-  }
-
   std::string_view effort() const {
     const std::string& effort = input_.reasoning_effort;
     if (effort == "high") return kEffortHigh;
@@ -175,11 +169,11 @@ class V4Rendering {
     const Turn& turn = turns_[index];
     const EncoderMessage& message = turn.message;
     if (message.role == "system") {
-      text_ += message.content + appendix(message);
+      text_ += message.content + encoder_appendix(message, kTools);
     } else if (message.role == "developer") {
       if (message.content.empty()) return invalid_argument("a developer message has no content");
       text_ += kUser;
-      text_ += message.content + appendix(message);
+      text_ += message.content + encoder_appendix(message, kTools);
     } else if (message.role == "user") {
       text_ += kUser;
       add_blocks(turn);
@@ -189,27 +183,9 @@ class V4Rendering {
     } else if (message.role == "assistant") {
       add_answer(index);
     } else {
-      return invalid_argument(fmt::format("this model knows no role {:?}", message.role));
+      return unknown_role(message.role);
     }
     return add_transition(index);
-  }
-
-  static std::string appendix(const EncoderMessage& message) {
-    std::string text;
-    if (!message.tools.empty()) {
-      const std::size_t hole = kTools.find("{}");
-      text += "\n\n";
-      text += kTools.substr(0, hole);
-      text += fmt::format("{}", fmt::join(message.tools, "\n"));
-      text += kTools.substr(hole + 2);
-    }
-    if (!message.response_format.empty()) {
-      text +=
-          "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to "
-          "reply:\n" +
-          message.response_format;
-    }
-    return text;
   }
 
   void add_blocks(const Turn& turn) {
@@ -267,24 +243,10 @@ class V4Rendering {
   std::string text_;
 };
 
-class DeepSeekV4Encoder final : public ChatTemplate {
- public:
-  Result<std::string> render(const ChatTemplateInput& input) const override {
-    ASSIGN_OR_RETURN(const EncoderInput read, read_encoder_input(input));
-    if (read.messages.empty()) return invalid_argument("there are no messages");
-    return V4Rendering(read, input.add_generation_prompt).render();
-  }
-
-  // What answers look like: see detect_answer_syntax().
-  std::string_view source() const override {
-    return "<｜Assistant｜><think></think><｜DSML｜tool_calls>";
-  }
-};
-
 }  // namespace
 
 std::unique_ptr<const ChatTemplate> make_deepseek_v4_encoder() {
-  return std::make_unique<DeepSeekV4Encoder>();
+  return std::make_unique<DeepSeekEncoder<V4Rendering>>();
 }
 
 }  // namespace kun

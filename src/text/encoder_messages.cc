@@ -114,11 +114,8 @@ bool EncoderInput::has_tools() const {
 }
 
 int EncoderInput::last_user() const {
-  for (auto i = static_cast<int>(messages.size()) - 1; i >= 0; --i) {
-    const std::string& role = messages[static_cast<std::size_t>(i)].role;
-    if (role == "user" || role == "developer") return i;
-  }
-  return -1;
+  return last_user_of(messages,
+                      [](const EncoderMessage& m) -> const std::string& { return m.role; });
 }
 
 Result<EncoderInput> read_encoder_input(const ChatTemplateInput& input) {
@@ -158,6 +155,28 @@ std::string dsml_calls(const EncoderMessage& message, std::string_view block) {
   }
   text += fmt::format("</｜DSML｜{}>", block);
   return text;
+}
+
+std::string encoder_appendix(const EncoderMessage& message, std::string_view tools_text) {
+  std::string text;
+  if (!message.tools.empty()) {
+    const std::size_t hole = tools_text.find("{}");
+    text += "\n\n";
+    text += tools_text.substr(0, hole);
+    text += fmt::format("{}", fmt::join(message.tools, "\n"));
+    text += tools_text.substr(hole + 2);
+  }
+  if (!message.response_format.empty()) {
+    text +=
+        "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to "
+        "reply:\n" +
+        message.response_format;
+  }
+  return text;
+}
+
+Status unknown_role(std::string_view role) {
+  return invalid_argument(fmt::format("this model knows no role {:?}", role));
 }
 
 }  // namespace kun

@@ -1,6 +1,8 @@
-// A conversation as the encoders of DeepSeek V3.2 and V4 need it. Private to them.
+// A conversation as the encoders of DeepSeek V3.2 and V4 need it, and what the two formats share.
+// Private to them.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,6 +11,11 @@
 #include "text/chat_template.h"
 
 namespace kun {
+
+inline constexpr std::string_view kBegin = "<｜begin▁of▁sentence｜>";
+inline constexpr std::string_view kEnd = "<｜end▁of▁sentence｜>";
+inline constexpr std::string_view kUser = "<｜User｜>";
+inline constexpr std::string_view kAssistant = "<｜Assistant｜>";
 
 struct EncoderParameter {
   std::string name;
@@ -33,6 +40,16 @@ struct EncoderMessage {
   std::string task;
 };
 
+// The index of the last message of a user or developer, whose roles `role_of` tells; -1: none.
+template <class Messages, class RoleOf>
+int last_user_of(const Messages& messages, const RoleOf& role_of) {
+  for (std::size_t i = messages.size(); i-- > 0;) {
+    const std::string& role = role_of(messages[i]);
+    if (role == "user" || role == "developer") return static_cast<int>(i);
+  }
+  return -1;
+}
+
 struct EncoderInput {
   std::vector<EncoderMessage> messages;
   bool thinking = false;
@@ -48,5 +65,25 @@ Result<EncoderInput> read_encoder_input(const ChatTemplateInput& input);
 
 // <｜DSML｜BLOCK>...</｜DSML｜BLOCK> of a message's calls.
 std::string dsml_calls(const EncoderMessage& message, std::string_view block);
+
+// What follows the text of a message: its tools, where {} of `tools_text` stands, and the format
+// that an answer must have.
+std::string encoder_appendix(const EncoderMessage& message, std::string_view tools_text);
+
+Status unknown_role(std::string_view role);
+
+// An encoder whose conversations a Rendering(input, add_generation_prompt) writes.
+template <class Rendering>
+class DeepSeekEncoder final : public ChatTemplate {
+ public:
+  Result<std::string> render(const ChatTemplateInput& input) const override {
+    ASSIGN_OR_RETURN(const EncoderInput read, read_encoder_input(input));
+    if (read.messages.empty()) return invalid_argument("there are no messages");
+    return Rendering(read, input.add_generation_prompt).render();
+  }
+
+  // What answers look like: see detect_answer_syntax().
+  std::string_view source() const override { return Rendering::kSource; }
+};
 
 }  // namespace kun

@@ -5,8 +5,12 @@
 
 namespace kun {
 
-GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, GrammarCompilerLimits limits)
-    : tokenizer_(tokenizer), limits_(limits), thread_([this] { run(); }) {}
+GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, GrammarCompilerLimits limits,
+                                 std::shared_ptr<MemoryLedger> memory)
+    : tokenizer_(tokenizer),
+      limits_(limits),
+      memory_(std::move(memory)),
+      thread_([this] { run(); }) {}
 
 GrammarCompiler::~GrammarCompiler() {
   {
@@ -15,6 +19,7 @@ GrammarCompiler::~GrammarCompiler() {
   }
   changed_.notify_all();
   thread_.join();
+  if (memory_ != nullptr) memory_->release(MemoryUse::kGrammars, alive_bytes_);
   for (const Job& job : waiting_) job.done(cancelled("the server is shutting down"));
 }
 
@@ -67,6 +72,12 @@ void GrammarCompiler::run() {
       known = find(job.key);  // the one before it may have been the same
     }
     if (job.wanted && !job.wanted()) continue;
+    if (known == nullptr && !has_memory()) {
+      job.done(
+          unavailable("the grammars in use take all memory that there is for them; try again "
+                      "later"));
+      continue;
+    }
     Compiled result = known != nullptr ? Compiled(std::move(known)) : make(job.source);
     if (result) {
       const std::lock_guard lock(mutex_);
@@ -99,9 +110,37 @@ std::shared_ptr<const Grammar> GrammarCompiler::find(const std::string& key) {
   return entries_.front().grammar;
 }
 
+// They grow while they are used, so all are weighed again. Requires: mutex_ is held.
+std::size_t GrammarCompiler::count_alive() {
+  std::size_t bytes = 0;
+  std::erase_if(alive_, [&bytes](const std::weak_ptr<const Grammar>& entry) {
+    const std::shared_ptr<const Grammar> grammar = entry.lock();
+    if (grammar != nullptr) bytes += grammar->bytes();
+    return grammar == nullptr;
+  });
+  if (memory_ != nullptr) memory_->adjust(MemoryUse::kGrammars, alive_bytes_, bytes);
+  alive_bytes_ = bytes;
+  return bytes;
+}
+
+// Room for one more, once those that nobody uses have gone as far as needed.
+bool GrammarCompiler::has_memory() {
+  const std::lock_guard lock(mutex_);
+  const auto short_of = [this] {
+    return count_alive() > limits_.alive_bytes_max || (memory_ != nullptr && memory_->over());
+  };
+  while (short_of()) {
+    if (entries_.empty()) return false;
+    by_key_.erase(entries_.back().key);
+    entries_.pop_back();
+  }
+  return true;
+}
+
 // Grammars grow while they are used, so all are weighed again.
 void GrammarCompiler::remember(std::string key, std::shared_ptr<const Grammar> grammar) {
   if (by_key_.contains(key)) return;
+  alive_.push_back(grammar);
   entries_.push_front({std::move(key), std::move(grammar)});
   by_key_.emplace(entries_.front().key, entries_.begin());
   std::size_t total = 0;
@@ -115,6 +154,7 @@ void GrammarCompiler::remember(std::string key, std::shared_ptr<const Grammar> g
       ++entry;
     }
   }
+  count_alive();
 }
 
 }  // namespace kun

@@ -14,7 +14,9 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
+#include "base/memory_ledger.h"
 #include "text/grammar.h"
 
 namespace kun {
@@ -22,6 +24,8 @@ namespace kun {
 struct GrammarCompilerLimits {
   GrammarLimits grammar;
   std::size_t cache_bytes_max = std::size_t{256} << 20U;  // the one used last is kept anyway
+  // Of all that are in use or kept; beyond it none is compiled (kUnavailable).
+  std::size_t alive_bytes_max = static_cast<std::size_t>(-1);
   std::size_t waiting_max = 64;
   std::size_t source_bytes_max = std::size_t{512} << 10U;
 };
@@ -33,7 +37,9 @@ class GrammarCompiler {
   using Done = std::function<void(Compiled)>;
 
   // `tokenizer` must outlive the compiler. Its vocabulary is prepared when first needed.
-  explicit GrammarCompiler(const Tokenizer& tokenizer, GrammarCompilerLimits limits = {});
+  // Grammars are counted in `memory`; null: nowhere.
+  explicit GrammarCompiler(const Tokenizer& tokenizer, GrammarCompilerLimits limits = {},
+                           std::shared_ptr<MemoryLedger> memory = nullptr);
   ~GrammarCompiler();
 
   // Calls `done` once: at once and from here when the grammar is known or the line is full
@@ -67,10 +73,13 @@ class GrammarCompiler {
   void run();
   Compiled make(const GrammarSource& source);
   std::shared_ptr<const Grammar> find(const std::string& key);
+  bool has_memory();
+  std::size_t count_alive();
   void remember(std::string key, std::shared_ptr<const Grammar> grammar);
 
   const Tokenizer& tokenizer_;
   const GrammarCompilerLimits limits_;
+  const std::shared_ptr<MemoryLedger> memory_;
   std::unique_ptr<const GrammarVocabulary> vocabulary_;  // the compiling thread's
 
   mutable std::mutex mutex_;
@@ -78,6 +87,8 @@ class GrammarCompiler {
   std::deque<Job> waiting_;
   std::list<Entry> entries_;  // used last first
   std::unordered_map<std::string, std::list<Entry>::iterator> by_key_;
+  std::vector<std::weak_ptr<const Grammar>> alive_;  // kept here, or in use somewhere
+  std::size_t alive_bytes_ = 0;                      // as memory_ was told
   Stats stats_;
   bool stopping_ = false;
   std::thread thread_;  // last: it uses all of the above

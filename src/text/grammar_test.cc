@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <chrono>
 
 #include "text/byte_tokenizer.h"
 #include "text/constrain_after.h"
@@ -152,7 +153,7 @@ TEST_F(GrammarTest, IsTheSameOnlyForTheSameDemand) {
 
 TEST_F(GrammarTest, LeavesThoughtsFreeUntilTheirEnd) {
   const auto grammar = compile(json_source(R"({"type":"integer"})"));
-  const auto state = constrain_after("</think>", *tokenizer_, grammar->begin());
+  const auto state = constrain_after(make_end_mark("</think>", *tokenizer_), grammar->begin());
   EXPECT_EQ(state->ending(), Ending::kNotYet);
   ASSERT_TRUE(takes(*state, ids("{ <</thin </think"), 257));
   EXPECT_EQ(state->ending(), Ending::kNotYet);
@@ -188,6 +189,70 @@ TEST_F(GrammarTest, RefusesGbnfThatCannotBe) {
   }
   const std::string deep = "root ::= " + std::string(30'000, '(') + "\"a\"";
   EXPECT_FALSE(gbnf_to_lark(deep));
+}
+
+std::string repeated(std::string_view piece, int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += piece;
+  return text;
+}
+
+// Each is refused, or compiled to something that is small to use; none takes long or much.
+TEST_F(GrammarTest, BoundsWhatBombsCost) {
+  std::vector<GrammarSource> bombs;
+  for (const std::string regex :
+       {"(a+)+b", "(a|a)*b", "(a|aa)+$", "a{1000}{1000}", "((a{100}){100}){100}", "\\p{L}{0,5000}",
+        "(.*)*(.*)*(.*)*x", "(?:a?){500}a{500}", "[a-z]{1,100000}", "(x+x+)+y", "a{4294967296}"}) {
+    bombs.push_back(text_source(GrammarKind::kRegex, regex));
+  }
+  bombs.push_back(text_source(GrammarKind::kRegex, repeated("(", 30'000)));
+  bombs.push_back(text_source(GrammarKind::kRegex, repeated("(", 5'000) + repeated(")", 5'000)));
+  bombs.push_back(text_source(GrammarKind::kRegex, repeated("(a|b)?", 20'000)));
+  for (const std::string_view gbnf :
+       {"root ::= root | root root", "root ::= root", "root ::= a\na ::= b\nb ::= a",
+        "root ::= root root | \"a\"", "root ::= (\"\")*", "root ::= a*\na ::= b*\nb ::= \"\"?",
+        "root ::= [a]{1,100000}"}) {
+    auto lark = gbnf_to_lark(gbnf);
+    if (lark) bombs.push_back(*std::move(lark));
+  }
+  bombs.push_back(text_source(GrammarKind::kLark, "start: " + repeated("(", 20'000) + "\"a\""));
+  bombs.push_back(json_source(R"({"$ref":"#"})"));
+  bombs.push_back(json_source(R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},
+                                  "$ref":"#/$defs/a"})"));
+  bombs.push_back(json_source(R"({"type":"array","minItems":1000000000,"items":{"const":1}})"));
+  bombs.push_back(json_source(R"({"type":"string","minLength":100000,"maxLength":1000000000})"));
+  bombs.push_back(json_source(R"({"type":"string","pattern":"^(a+)+b$"})"));
+  bombs.push_back(json_source(repeated(R"({"items":)", 20'000) + "{}" + repeated("}", 20'000)));
+  bombs.push_back(
+      json_source(repeated(R"({"anyOf":[{"type":"null"},)", 300) + "{}" + repeated("]}", 300)));
+  std::string wide = R"({"type":"object","properties":{)";
+  for (int i = 0; i < 20'000; ++i) wide += "\"p" + std::to_string(i) + "\":{\"type\":\"string\"},";
+  wide.back() = '}';
+  bombs.push_back(json_source(wide + "}"));
+  std::string choices = R"({"enum":[)";
+  for (int i = 0; i < 50'000; ++i) choices += std::to_string(i) + ",";
+  choices.back() = ']';
+  bombs.push_back(json_source(choices + "}"));
+
+  for (const GrammarSource& bomb : bombs) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto compiled = vocabulary_->compile(bomb);
+    if (compiled) {
+      EXPECT_LT((*compiled)->bytes(), std::size_t{256} << 20U) << bomb.key().substr(0, 80);
+      const auto state = (*compiled)->begin();
+      std::vector<std::uint32_t> mask(9);
+      for (int i = 0; i < 30 && state->ending() != Ending::kReached; ++i) {
+        if (!state->fill_mask(mask).ok() || !state->advance('a').ok()) break;
+      }
+    } else {
+      EXPECT_EQ(compiled.error().code(), StatusCode::kInvalidArgument);
+      EXPECT_FALSE(compiled.error().message().empty());
+    }
+    // About a second; far more under a sanitizer on a busy machine.
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30))
+        << bomb.key().substr(0, 80);
+  }
+  EXPECT_TRUE(matches(*compile(json_source("true")), "[1]")) << "the next is served as ever";
 }
 
 TEST_F(GrammarTest, CompilerKeepsTheGrammarsUsedLastWithinItsBound) {

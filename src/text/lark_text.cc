@@ -39,4 +39,20 @@ std::string lark_regex(std::string_view pattern) {
   return regex + '/';
 }
 
+Result<GrammarSource> grammar_of_choices(const std::vector<std::string>& choices) {
+  if (choices.empty()) return invalid_argument("there is nothing to choose from");
+  if (choices.size() > kGrammarChoicesMax) {
+    return invalid_argument(fmt::format("there are more than {} choices", kGrammarChoicesMax));
+  }
+  GrammarSource source;
+  source.kind = GrammarKind::kLark;
+  source.text = "start: ";
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (choices[i].empty()) return invalid_argument("a choice must not be empty");
+    if (i > 0) source.text += " | ";
+    source.text += lark_string(choices[i]);
+  }
+  return source;
+}
+
 }  // namespace kun

@@ -1,8 +1,12 @@
 // Pieces of grammars in Lark's notation, as llguidance reads it.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "text/grammar.h"
 
 namespace kun {
 
@@ -11,5 +15,10 @@ std::string lark_string(std::string_view text);
 
 // A regular expression between slashes.
 std::string lark_regex(std::string_view pattern);
+
+inline constexpr std::size_t kGrammarChoicesMax = 10'000;
+
+// A grammar of one of these strings. Fails when there are none, or too many.
+Result<GrammarSource> grammar_of_choices(const std::vector<std::string>& choices);
 
 }  // namespace kun

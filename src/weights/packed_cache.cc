@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -30,6 +31,9 @@ constexpr std::uint64_t kEntryCountMax = 1 << 22;
 constexpr std::uint64_t kTextBytesMax = 1 << 20;
 constexpr std::string_view kSuffix = ".packed";
 constexpr std::string_view kTemporarySuffix = ".tmp";
+constexpr int kCreateAttempts = 16;
+// What is read from the disk before it is needed.
+constexpr std::uint64_t kAheadBytes = std::uint64_t{32} << 20;
 
 struct Header {
   std::array<char, 8> magic;
@@ -50,13 +54,9 @@ std::uint64_t checksum_of(const Header& header) {
   return checksum(std::as_bytes(std::span(&header, 1)).first(sizeof(Header) - 8));
 }
 
-// The file behind a path, so that any change of it is another identity; empty when it is not there.
-std::string describe(const fs::path& path) {
-  struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) return "";
-  return fmt::format("{} {}:{} {} {}.{} {}.{}\n", fs::absolute(path).string(), info.st_dev,
-                     info.st_ino, info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec,
-                     info.st_ctim.tv_sec, info.st_ctim.tv_nsec);
+std::string describe(const FileStamp& file) {
+  return fmt::format("{} {}:{} {} {} {}\n", file.path.string(), file.device, file.inode, file.bytes,
+                     file.modified, file.changed);
 }
 
 // The index, field by field.
@@ -99,7 +99,8 @@ class IndexReader {
   std::span<const std::byte> bytes_;
 };
 
-// Removes what processes that are gone left behind: a writer holds a lock on its file.
+// Removes what processes that are gone left behind: a writer holds a lock on its file. One that has
+// made a file and not locked it yet finds it removed, and makes another (create_temporary).
 void remove_abandoned(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
@@ -114,25 +115,25 @@ void remove_abandoned(const fs::path& folder) {
 
 }  // namespace
 
-PackedCache::PackedCache(fs::path folder, std::span<const fs::path> sources,
-                         std::string_view packing)
-    : folder_(std::move(folder)) {
+PackedCache::PackedCache(fs::path folder, std::vector<FileStamp> sources, std::string_view packing)
+    : folder_(std::move(folder)), sources_(std::move(sources)) {
   std::string family = fmt::format("{}\n", packing);
   std::string identity = family;
-  for (const fs::path& source : sources) {
-    const std::string description = describe(source);
-    if (description.empty()) return;
-    identity += description;
-    family += fs::absolute(source).string() + "\n";
+  for (const FileStamp& source : sources_) {
+    identity += describe(source);
+    family += source.path.string() + "\n";
   }
-  if (sources.empty() || packing.empty() || identity.size() > kTextBytesMax) return;
+  if (sources_.empty() || packing.empty() || identity.size() > kTextBytesMax) return;
   identity_ = std::move(identity);
   family_ = fmt::format("{:016x}", checksum(bytes_of(family)));
   path_ = folder_ / fmt::format("{}-{:016x}{:016x}{}", family_, checksum(bytes_of(identity_)),
                                 checksum(bytes_of(identity_), 1), kSuffix);
-  if (read_index()) return;
-  file_.reset();
-  entries_.clear();
+  if (read_index()) {
+    remove_abandoned(folder_);
+  } else {
+    file_.reset();
+    entries_.clear();
+  }
 }
 
 PackedCache::~PackedCache() {
@@ -183,10 +184,19 @@ std::uint64_t PackedCache::image_bytes() const {
   return bytes;
 }
 
-std::optional<PackedImage> PackedCache::find(std::string_view key) const {
+std::optional<PackedImage> PackedCache::find(std::string_view key) {
   const auto found = file_ == nullptr ? entries_.end() : entries_.find(key);
   if (found == entries_.end()) return std::nullopt;
   const Entry& entry = found->second;
+  // Images are read in the order in which they were kept.
+  const std::uint64_t wanted =
+      std::min<std::uint64_t>(entry.offset + entry.bytes + kAheadBytes, file_->bytes().size());
+  if (wanted > prefetched_) {
+    const std::uint64_t first = std::max(prefetched_, entry.offset);
+    prefetched_ = std::min<std::uint64_t>(wanted + kAheadBytes, file_->bytes().size());
+    prefetch_pages(file_->bytes().subspan(static_cast<std::size_t>(first),
+                                          static_cast<std::size_t>(prefetched_ - first)));
+  }
   return PackedImage{entry.layout,
                      file_->bytes().subspan(static_cast<std::size_t>(entry.offset),
                                             static_cast<std::size_t>(entry.bytes)),
@@ -210,12 +220,9 @@ bool PackedCache::begin() {
   fs::create_directories(folder_, error);
   if (!error) {
     remove_abandoned(folder_);
-    std::random_device random;
-    temporary_ =
-        folder_ / fmt::format("{}-{}-{:08x}{}", family_, ::getpid(), random(), kTemporarySuffix);
-    descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    errno = 0;
   }
-  if (descriptor_ < 0 || ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+  if (error || !create_temporary()) {
     give_up(error ? error.message() : std::strerror(errno));
     return false;
   }
@@ -223,10 +230,31 @@ bool PackedCache::begin() {
   return write(std::as_bytes(std::span(&empty, 1)));
 }
 
+// A file that nobody else has and that others see to be in use. Between its making and its locking
+// others may take it for abandoned; then it has no name any more, and the next try makes another.
+bool PackedCache::create_temporary() {
+  std::random_device random;
+  for (int attempt = 0; attempt < kCreateAttempts; ++attempt) {
+    temporary_ =
+        folder_ / fmt::format("{}-{}-{:08x}{}", family_, ::getpid(), random(), kTemporarySuffix);
+    descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (descriptor_ < 0) return false;
+    struct stat info {};
+    const bool locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+    if (locked && ::fstat(descriptor_, &info) == 0 && info.st_nlink > 0) return true;
+    const int problem = errno;
+    std::error_code ignored;
+    fs::remove(temporary_, ignored);
+    ::close(std::exchange(descriptor_, -1));
+    errno = problem;
+    if (!locked && problem != EWOULDBLOCK) return false;
+  }
+  return false;
+}
+
 void PackedCache::give_up(std::string_view what) {
   LOG(kWarning, fmt::format("packed weights are not kept in {}: {}", folder_.string(), what));
   failed_ = true;
-  entries_.clear();
   if (descriptor_ < 0) return;
   std::error_code ignored;
   fs::remove(temporary_, ignored);
@@ -281,8 +309,17 @@ bool PackedCache::write_index() {
   return false;
 }
 
+// Whether some source is not the file that was opened any more, or was written to since.
+bool PackedCache::sources_changed() const {
+  return std::ranges::any_of(sources_, [](const FileStamp& source) {
+    const Result<FileStamp> now = FileStamp::of(source.path);
+    return !now || *now != source;
+  });
+}
+
 void PackedCache::finish() {
   if (descriptor_ < 0 || failed_ || committer_.joinable()) return;
+  if (sources_changed()) return give_up("the model's files changed while they were read");
   if (!write_index()) return;
   committer_ = std::thread([this] { commit(); });
 }

@@ -2,10 +2,11 @@
 // converted once per host.
 //
 // One file holds one model for one packing. Its name and its header carry the identity: the source
-// files (path, device, inode, size, time of change) and how weights were packed; a file of another
-// identity, another version or another length is not looked into. It is written beside its final
-// name and renamed when all of it is on the disk, so there are no half-written ones. Every matrix
-// has a checksum, verified as it is read. A cache that fails costs time, never correctness.
+// files (path, device, inode, size, times, taken when each was opened) and how weights were packed;
+// a file of another identity, another version or another length is not looked into. It is written
+// beside its final name and renamed when all of it is on the disk and the source files are still
+// what they were, so there are no half-written or mixed ones. Every matrix has a checksum, verified
+// as it is read. A cache that fails costs time, never correctness.
 //
 // One thread at a time, except that finish() leaves the disk to a thread of its own.
 #pragma once
@@ -19,6 +20,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "base/mapped_file.h"
 #include "base/status.h"
@@ -30,7 +32,7 @@ class PackedCache {
  public:
   // Looks for the cache of `sources` packed as `packing` says. Never fails: without a usable folder
   // nothing is found and nothing is kept.
-  PackedCache(std::filesystem::path folder, std::span<const std::filesystem::path> sources,
+  PackedCache(std::filesystem::path folder, std::vector<FileStamp> sources,
               std::string_view packing);
   ~PackedCache();
   PackedCache(const PackedCache&) = delete;
@@ -41,8 +43,9 @@ class PackedCache {
   // Of all images that were found or added.
   std::uint64_t image_bytes() const;
 
-  // What was kept under `key`. Empty when there is nothing. The bytes live as long as this.
-  std::optional<PackedImage> find(std::string_view key) const;
+  // What was kept under `key`. Empty when there is nothing. The bytes live as long as this. Those
+  // that were kept next are asked for from the disk.
+  std::optional<PackedImage> find(std::string_view key);
 
   // The image of `key` was damaged: the file is not believed again, and removed.
   void reject(std::string_view key);
@@ -69,17 +72,21 @@ class PackedCache {
 
   bool read_index();
   bool begin();
+  bool create_temporary();
+  bool sources_changed() const;
   bool write(std::span<const std::byte> bytes);
   bool write_index();
   void give_up(std::string_view what);
   void commit();
 
   std::filesystem::path folder_;
+  std::vector<FileStamp> sources_;
   std::filesystem::path path_;
   std::string family_;    // what files of the same model and packing begin with
   std::string identity_;  // empty: caching is impossible
   std::shared_ptr<const MappedFile> file_;
   std::map<std::string, Entry, std::less<>> entries_;
+  std::uint64_t prefetched_ = 0;  // up to this offset
 
   // While writing.
   std::filesystem::path temporary_;

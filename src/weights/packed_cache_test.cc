@@ -2,8 +2,10 @@
 // go wrong must leave no trace but the time it took.
 #include "weights/packed_cache.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,19 +41,23 @@ class PackedCacheTest : public testing::Test {
   void write_source(const std::string& text) const { std::ofstream(source_) << text; }
   fs::path cache_folder() const { return folder_ / "cache"; }
   std::unique_ptr<PackedCache> open(std::string_view packing = "panels") const {
-    return std::make_unique<PackedCache>(cache_folder(), std::span(&source_, 1), packing);
+    return open_for(*FileStamp::of(source_), packing);
+  }
+  std::unique_ptr<PackedCache> open_for(const FileStamp& source,
+                                        std::string_view packing = "panels") const {
+    return std::make_unique<PackedCache>(cache_folder(), std::vector{source}, packing);
   }
   static PackedImage image(const std::string& layout, const std::string& data) {
     return {layout, std::as_bytes(std::span(data.data(), data.size())), data.size()};
   }
   // Three matrices, committed.
-  void fill(std::string_view packing = "panels") const {
-    const auto cache = open(packing);
-    cache->add("a", image("la", a_));
-    cache->add("b", image("lb", b_));
-    cache->add("empty", image("", ""));
-    cache->finish();
-    cache->wait();
+  void fill(std::string_view packing = "panels") const { fill(*open(packing)); }
+  void fill(PackedCache& cache) const {
+    cache.add("a", image("la", a_));
+    cache.add("b", image("lb", b_));
+    cache.add("empty", image("", ""));
+    cache.finish();
+    cache.wait();
   }
   std::vector<fs::path> files() const {
     std::vector<fs::path> out;
@@ -61,7 +67,7 @@ class PackedCacheTest : public testing::Test {
     }
     return out;
   }
-  void expect_whole(const PackedCache& cache) const {
+  void expect_whole(PackedCache& cache) const {
     ASSERT_TRUE(cache.found());
     for (const auto& [key, layout, data] :
          {std::tuple{"a", "la", &a_}, std::tuple{"b", "lb", &b_}}) {
@@ -111,6 +117,29 @@ TEST_F(PackedCacheTest, ForgetsWhenASourceChanges) {
   EXPECT_EQ(files().size(), 1U);  // the older one is gone
 }
 
+// The loader maps a model's files and opens the cache afterwards; meanwhile `kun pull` may put new
+// ones in their place. What was packed of the old file must never be found for the new one.
+TEST_F(PackedCacheTest, BelongsToTheFileThatWasMappedAndNotToTheOneThatTookItsPlace) {
+  const auto mapped = MappedFile::open(source_);
+  ASSERT_TRUE(mapped);
+  std::ofstream(folder_ / "new") << "another model, pulled meanwhile";
+  fs::rename(folder_ / "new", source_);
+  fill(*open_for((*mapped)->stamp()));
+  EXPECT_FALSE(open()->found());
+  EXPECT_TRUE(files().empty());  // nobody could ever find it
+}
+
+TEST_F(PackedCacheTest, KeepsNothingOfAFileThatWasWrittenToWhileItWasRead) {
+  const auto cache = open();
+  cache->add("a", image("la", a_));
+  cache->add("b", image("lb", b_));
+  write_source("WEIGHTS that grew");
+  cache->finish();
+  cache->wait();
+  EXPECT_TRUE(files().empty());
+  EXPECT_FALSE(open()->found());
+}
+
 TEST_F(PackedCacheTest, KeepsOnePackingApartFromAnother) {
   fill("int8");
   EXPECT_FALSE(open("int4")->found());
@@ -121,7 +150,7 @@ TEST_F(PackedCacheTest, KeepsOnePackingApartFromAnother) {
 }
 
 TEST_F(PackedCacheTest, IsOffWithoutSourcesOrPacking) {
-  PackedCache none(cache_folder(), {}, "panels");
+  PackedCache none(cache_folder(), std::vector<FileStamp>(), "panels");
   none.add("a", image("la", a_));
   none.finish();
   const auto unnamed = open("");
@@ -175,9 +204,9 @@ TEST_F(PackedCacheTest, SurvivesBeingKilledWhileWriting) {
   for (int round = 0; round < 10; ++round) {
     const pid_t child = ::fork();
     if (child == 0) {
-      PackedCache cache(cache_folder(), std::span(&source_, 1), "panels");
+      const auto cache = open();
       const std::string data(1 << 20, 'x');
-      for (int i = 0;; ++i) cache.add(std::to_string(i), image("l", data));
+      for (int i = 0;; ++i) cache->add(std::to_string(i), image("l", data));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(3 + 7 * round));
     ::kill(child, SIGKILL);
@@ -187,6 +216,43 @@ TEST_F(PackedCacheTest, SurvivesBeingKilledWhileWriting) {
   fill();  // removes what the dead left behind
   EXPECT_EQ(files().size(), 1U);
   expect_whole(*open());
+}
+
+// A crash of yesterday, and today's start finds a cache that another process has written since.
+TEST_F(PackedCacheTest, RemovesWhatTheDeadLeftAlsoWhenItFindsACache) {
+  fill();
+  std::ofstream(cache_folder() / "dead.tmp") << "half a cache";
+  EXPECT_EQ(files().size(), 2U);
+  expect_whole(*open());
+  EXPECT_EQ(files().size(), 1U);
+}
+
+// Between the making of a file and its locking another process may take it for abandoned.
+TEST_F(PackedCacheTest, WritesAlsoWhileOthersCleanUp) {
+  std::atomic<bool> done{false};
+  std::thread cleaner([&] {
+    while (!done) {
+      std::error_code failed;
+      for (fs::directory_iterator at(cache_folder(), failed), end; !failed && at != end;
+           at.increment(failed)) {
+        if (at->path().extension() != ".tmp") continue;
+        const int descriptor = ::open(at->path().c_str(), O_RDWR | O_CLOEXEC);
+        if (descriptor < 0) continue;
+        std::error_code ignored;
+        if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) fs::remove(at->path(), ignored);
+        ::close(descriptor);
+      }
+    }
+  });
+  int kept = 0;
+  for (int round = 0; round < 200; ++round) {
+    const auto cache = open();
+    cache->add("b", image("lb", b_));
+    kept += files().size() == 1 ? 1 : 0;  // none: it was taken away, or not made again
+  }
+  done = true;
+  cleaner.join();
+  EXPECT_EQ(kept, 200);
 }
 
 TEST_F(PackedCacheTest, LeavesTheFilesOfTheLivingAlone) {

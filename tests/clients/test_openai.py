@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import socket
+import struct
 import threading
 import time
 import unittest
@@ -290,6 +291,53 @@ class Survival(unittest.TestCase):
                                                       for j in range(2000)], max_tokens=1)
         between = sorted(b - a for a, b in zip(times[5:], times[6:]))
         return between[int(0.99 * (len(between) - 1))]
+
+
+class Embeddings(unittest.TestCase):
+    TEXTS = ["A cat sleeps on the sofa.", "A kitten is sleeping on the couch.",
+             "Share prices fell sharply on Monday."]
+
+    def embed(self, **options):
+        answer = client.embeddings.create(model=MODEL, input=self.TEXTS, **options)
+        self.assertEqual([one.index for one in answer.data], [0, 1, 2])
+        return [one.embedding for one in answer.data], answer.usage
+
+    def test_are_the_same_in_both_encodings(self):
+        packed, usage = self.embed()  # the client asks for base64 and decodes it
+        plain, _ = self.embed(encoding_format="float")
+        for one, other in zip(packed, plain):
+            as_floats = struct.unpack(f"{len(other)}f", struct.pack(f"{len(other)}f", *other))
+            self.assertTrue(list(as_floats) == one)
+        self.assertAlmostEqual(sum(x * x for x in plain[0]), 1, 4)
+        self.assertGreater(usage.prompt_tokens, 15)
+
+    def test_of_like_texts_are_alike(self):
+        (cat, kitten, shares), _ = self.embed(extra_body={"pooling": "mean"})
+
+        def cosine(a, b):
+            return sum(x * y for x, y in zip(a, b))
+
+        self.assertGreater(cosine(cat, kitten), cosine(cat, shares))
+
+    def test_fewer_dimensions_are_the_first_of_them(self):
+        whole, _ = self.embed()
+        part, _ = self.embed(dimensions=8)
+        self.assertEqual(len(part[0]), 8)
+        length = sum(x * x for x in whole[0][:8]) ** 0.5
+        for a, b in zip(part[0], whole[0]):
+            self.assertAlmostEqual(a, b / length, 5)
+
+
+class BeamSearch(unittest.TestCase):
+    def test_finds_a_likelier_text_than_greedy_sampling(self):
+        settings = dict(max_tokens=12, logprobs=0)
+        greedy = complete(**settings).choices[0]
+        beams = complete(n=4, extra_body={"use_beam_search": True, "length_penalty": 0.0,
+                                          "early_stopping": "never"}, **settings).choices
+        sums = [sum(beam.logprobs.token_logprobs) for beam in beams]
+        self.assertEqual(len({beam.text for beam in beams}), 4)
+        self.assertEqual(sums, sorted(sums, reverse=True))
+        self.assertGreaterEqual(sums[0], sum(greedy.logprobs.token_logprobs) - 1e-4)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ import anthropic
 import openai
 
 BASE = os.environ["KUN_URL"]
-client = openai.OpenAI(base_url=BASE + "/v1", api_key="none", max_retries=0, timeout=60)
-claude = anthropic.Anthropic(base_url=BASE, api_key="none", max_retries=0, timeout=60)
+# Strict: an answer that is not what the client's own types say is an error.
+STRICT = {"api_key": "none", "max_retries": 0, "timeout": 60, "_strict_response_validation": True}
+client = openai.OpenAI(base_url=BASE + "/v1", **STRICT)
+claude = anthropic.Anthropic(base_url=BASE, **STRICT)
 MODEL = client.models.list().data[0].id
 HELLO = [{"role": "user", "content": "Say hello."}]
 WEATHER = [{"role": "user", "content": "How is the weather?"}]
@@ -129,6 +131,11 @@ class Anthropic(unittest.TestCase):
         self.assertEqual(text, "I look it up.")
         self.assertEqual([b.input for b in message.content if b.type == "tool_use"],
                          [{"city": "Paris"}, {"city": "Rome"}])
+
+    def test_lists_models(self):
+        models = list(claude.models.list())
+        self.assertEqual([model.id for model in models], [MODEL])
+        self.assertEqual(claude.models.retrieve(MODEL).display_name, MODEL)
 
     def test_counts_tokens(self):
         count = claude.messages.count_tokens(model=MODEL, messages=HELLO)

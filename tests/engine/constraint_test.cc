@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
+#include <random>
 #include <set>
 
 #include "engine/mask_filler.h"
@@ -128,6 +130,70 @@ TEST(Constraint, SaysTheSameForTheSameSeedAloneInCompanyAndAfterPreemption) {
   EXPECT_GT(house.engine().stats().preemption_count, 0U);
 }
 
+// Knows the answers, and is wrong now and then: with other bytes, and with the end token.
+class Knowing final : public Drafter {
+ public:
+  explicit Knowing(std::map<std::string, std::string> answers) : answers_(std::move(answers)) {}
+
+  Status propose(std::span<const DraftWish> wishes,
+                 std::vector<std::vector<Token>>& drafts) override {
+    for (std::size_t i = 0; i < wishes.size(); ++i) {
+      const auto prompt_count = static_cast<std::size_t>(wishes[i].prompt_count);
+      const auto history = wishes[i].history;
+      const std::string& answer =
+          answers_.at(text_of({history.begin(), history.begin() + wishes[i].prompt_count}));
+      std::size_t place = history.size() - prompt_count;
+      for (int j = 0; j < wishes[i].count_max; ++j, ++place) {
+        const bool right = place < answer.size() && random_() % 8 != 0;
+        drafts[i].push_back(right ? answer[place] : static_cast<Token>(200 + random_() % 57));
+      }
+    }
+    return {};
+  }
+
+ private:
+  std::map<std::string, std::string> answers_;
+  std::mt19937 random_{3};
+};
+
+TEST(Constraint, SaysTheSameWithDraftsRightAndWrong) {
+  const auto grammar =
+      compile(GrammarKind::kJson,
+              R"({"type":"array","items":{"enum":["one","two",3]},"minItems":4,"maxItems":4})");
+  const auto request = [&](std::uint64_t seed) {
+    GenerateRequest one = ask_for(*grammar, "seed " + std::to_string(seed));
+    one.sampling.temperature = 1.0F;
+    one.sampling.seed = seed;
+    return one;
+  };
+  House plain(kChatter);
+  std::map<std::string, std::string> answers;
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    const Answer answer = plain.answer(request(seed));
+    EXPECT_EQ(answer.finish, FinishReason::kStop);
+    answers["seed " + std::to_string(seed)] = answer.text();
+  }
+  HouseOptions options;
+  options.limits.draft_count_max = 5;
+  options.limits.adaptive_drafts = false;
+  options.drafter = std::make_unique<Knowing>(answers);
+  House house(kChatter, std::move(options));
+  std::vector<std::unique_ptr<Reader>> readers;
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    readers.push_back(std::make_unique<Reader>(house.engine().generate(request(seed))));
+  }
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    const Answer answer = readers[seed]->read();
+    EXPECT_EQ(answer.text(), answers["seed " + std::to_string(seed)]);
+    EXPECT_EQ(answer.finish, FinishReason::kStop);
+    EXPECT_TRUE(answer.status.ok()) << answer.status.message();
+  }
+  const EngineStats stats = house.engine().stats();
+  EXPECT_GT(stats.accepted_token_count, stats.draft_token_count / 3);
+  EXPECT_LT(stats.accepted_token_count, stats.draft_token_count);
+  EXPECT_LT(stats.step_count, plain.engine().stats().step_count / 6);  // six together besides
+}
+
 TEST(Constraint, EndsOnlyTheSequenceForWhichNoTokenIsLeft) {
   House house(kChatter);
   GenerateRequest starved = ask_for(*compile(GrammarKind::kRegex, "abc"));
@@ -157,8 +223,8 @@ TEST(Constraint, HoldsBehindTheThoughtsOnly) {
   static const auto tokenizer = make_byte_tokenizer();
   House house("prompt *\n emit \"let me see</think>no\"\n");
   GenerateRequest request = ask("?");
-  request.constraint =
-      constrain_after("</think>", *tokenizer, compile(GrammarKind::kRegex, "yes|perhaps")->begin());
+  request.constraint = constrain_after(make_end_mark("</think>", *tokenizer),
+                                       compile(GrammarKind::kRegex, "yes|perhaps")->begin());
   const std::string text = house.answer(std::move(request)).text();
   EXPECT_TRUE(text == "let me see</think>yes" || text == "let me see</think>perhaps") << text;
 }
@@ -246,6 +312,62 @@ TEST(MaskFiller, GivesEachSequenceItsOwnMaskHoweverManyHelpersThereAre) {
       }
     }
   }
+}
+
+std::string possible(const SamplingRow& row) {
+  std::string all;
+  for (std::size_t token = 0; token < 257; ++token) {
+    if (((row.mask[token / 32] >> (token % 32)) & 1U) == 0) continue;
+    all += token == 256 ? '$' : static_cast<char>(token);
+  }
+  return all;
+}
+
+TEST(MaskFiller, FollowsTheDraftsAndComesBack) {
+  MaskFiller filler(257, 0, std::chrono::hours(1));
+  const auto grammar = compile(GrammarKind::kRegex, "ab[cd]e?");
+  const auto state = grammar->begin();
+  const std::vector<Token> ends = {256};
+  const auto masks_along = [&](std::string_view drafts) {
+    SamplingBatch batch;
+    for (const Token draft : bytes(drafts)) {
+      SamplingRow& row = batch.rows.emplace_back();
+      row.draft = draft == '$' ? 256 : draft;
+    }
+    batch.rows.emplace_back();
+    for (SamplingRow& row : batch.rows) {
+      row.constraint = state.get();
+      row.end_tokens = ends;
+    }
+    filler.fill(batch);
+    std::vector<std::string> masks;
+    for (const SamplingRow& row : batch.rows) {
+      EXPECT_TRUE(row.mask_status.ok());
+      masks.push_back(possible(row));
+    }
+    return masks;
+  };
+  using Masks = std::vector<std::string>;
+  EXPECT_EQ(masks_along("abc"), (Masks{"a", "b", "cd", "e$"}));
+  EXPECT_EQ(masks_along("abxe"), (Masks{"a", "b", "cd", "", ""}));
+  EXPECT_EQ(masks_along("xbc"), (Masks{"a", "", "", ""}));
+  EXPECT_EQ(masks_along("abc$"), (Masks{"a", "b", "cd", "e$", ""}));
+  EXPECT_EQ(masks_along("abdex"), (Masks{"a", "b", "cd", "e$", "$", ""}));  // past the end
+  EXPECT_EQ(masks_along(""), (Masks{"a"}));
+  ASSERT_TRUE(state->advance('a').ok());
+  EXPECT_EQ(masks_along("bd"), (Masks{"b", "cd", "e$"}));
+}
+
+TEST(MaskFiller, GoesNoFurtherAlongTheDraftsThanItsTimeAllows) {
+  MaskFiller filler(257, 0, std::chrono::milliseconds(-1));
+  const auto state = compile(GrammarKind::kRegex, "ab[cd]e?")->begin();
+  SamplingBatch batch;
+  batch.rows.resize(2);
+  batch.rows[0].draft = 'a';
+  for (SamplingRow& row : batch.rows) row.constraint = state.get();
+  filler.fill(batch);
+  EXPECT_EQ(possible(batch.rows[0]), "a");
+  EXPECT_EQ(possible(batch.rows[1]), "");
 }
 
 }  // namespace

@@ -143,6 +143,65 @@ class EchoModel final : public Model {
   KvLayout layout_;
 };
 
+TEST(Worker, SumsHiddenStatesWithoutLogitsForThem) {
+  HostOps ops;
+  auto model = std::make_shared<EchoModel>();
+  auto worker = make_worker(model, ops, {{8}});
+  BatchPlan plan{.step = 1, .block_copies = {}, .slices = {}};
+  plan.slices.push_back(slice(1, 0, "ab", {0}, {0, 1}));
+  plan.slices.back().pooling = Pooling::kMean;
+  plan.slices.push_back(slice(2, 0, "c", {1}, {0}));
+  plan.slices.push_back(slice(3, 0, "def", {2}, {2}));
+  plan.slices.back().pooling = Pooling::kLast;
+  plan.slices.push_back(slice(4, 0, "gh", {3}, {}));
+  plan.slices.back().pooling = Pooling::kLast;
+  plan.slices.push_back(slice(5, 0, "ij", {4}, {1, 1}));
+  ASSERT_TRUE(worker->forward(plan).ok());
+  const StepResult result = worker->sample(plan, Greedy(3).batch());
+  EXPECT_EQ(result.slices[0].pooled, (std::vector<double>{'a' * 1000.0 + 'b' * 1000.0 + 1.0}));
+  EXPECT_EQ(result.slices[2].pooled, (std::vector<double>{'f' * 1000.0 + 2.0}));
+  EXPECT_TRUE(result.slices[3].pooled.empty());
+  EXPECT_EQ(result.slices[1].tokens.size(), 1U);
+  EXPECT_EQ(result.slices[4].tokens.size(), 2U);
+  EXPECT_EQ(model->largest_chunk, 2) << "the rows of slices 2 and 5";
+}
+
+TEST(Worker, MarksASliceWhoseSumIsNotFinite) {
+  class Broken final : public Model {
+   public:
+    int vocabulary_size() const override { return echo_.vocabulary_size(); }
+    int hidden_size() const override { return 1; }
+    int context_length_max() const override { return 4096; }
+    const KvLayout& kv_layout() const override { return echo_.kv_layout(); }
+    Status forward(const ForwardBatch& batch, const KvStorage&, TensorView hidden) const override {
+      for (std::size_t i = 0; i < batch.wanted_rows.size(); ++i) {
+        const bool bad = batch.tokens[static_cast<std::size_t>(batch.wanted_rows[i])] == 'x';
+        *hidden.row<float>(static_cast<std::int64_t>(i)) = bad ? std::nanf("") : 1.0F;
+      }
+      return {};
+    }
+    Status logits(ConstTensorView hidden, TensorView out) const override {
+      return echo_.logits(hidden, out);
+    }
+
+   private:
+    EchoModel echo_;
+  };
+  HostOps ops;
+  auto worker = make_worker(std::make_shared<Broken>(), ops, {{4}});
+  BatchPlan plan{.step = 1, .block_copies = {}, .slices = {}};
+  for (const std::string_view text : {"ax", "ab"}) {
+    plan.slices.push_back(slice(1, 0, text, {std::ssize(plan.slices) == 0 ? 0 : 1}, {0, 1}));
+    plan.slices.back().pooling = Pooling::kMean;
+  }
+  ASSERT_TRUE(worker->forward(plan).ok());
+  const StepResult result = worker->sample(plan, {});
+  EXPECT_TRUE(result.slices[0].corrupted);
+  EXPECT_TRUE(result.slices[0].pooled.empty());
+  EXPECT_FALSE(result.slices[1].corrupted);
+  EXPECT_EQ(result.slices[1].pooled, std::vector<double>{2.0});
+}
+
 TEST(Worker, EvaluatesATextInChunksOfRowsInOrder) {
   HostOps ops;
   auto model = std::make_shared<EchoModel>();

@@ -32,6 +32,8 @@ class TestCheckpoint final : public Checkpoint {
   bool rope_interleaved() const override { return false; }
   const GgufFile* gguf() const override { return nullptr; }
   bool has(std::string_view name) const override { return tensors_.contains(std::string(name)); }
+  using Checkpoint::matrix;
+  using Checkpoint::vector;
   Result<WeightView> matrix(std::string_view name) const override {
     const auto found = tensors_.find(std::string(name));
     if (found == tensors_.end()) return data_loss("no tensor " + std::string(name));
@@ -50,7 +52,7 @@ class TestCheckpoint final : public Checkpoint {
                                              std::int64_t) const override {
     return data_loss("no tensor " + std::string(name));
   }
-  std::vector<std::filesystem::path> files() const override { return {}; }
+  std::vector<FileStamp> files() const override { return {}; }
   std::vector<StoredTensor> tensors() const override { return {}; }
 
  private:

@@ -5,7 +5,7 @@ import time
 import unittest
 
 import kun
-from kun import AsyncEngineArgs, AsyncLLM, RequestOutputKind, SamplingParams
+from kun import AsyncEngineArgs, AsyncLLM, PoolingParams, RequestOutputKind, SamplingParams
 from scripts import FAST, GREETING, SLOW, script_model
 from test_llm import run_python
 
@@ -54,6 +54,12 @@ class AsyncTest(unittest.IsolatedAsyncioTestCase):
     async def test_final_only_is_one_result(self):
         outputs = await collect(self.llm.generate("hi?", params(RequestOutputKind.FINAL_ONLY)))
         self.assertEqual([output.outputs[0].text for output in outputs], [GREETING])
+
+    async def test_hidden_states_come_in_one_result(self):
+        raw = PoolingParams(normalize=False)
+        (output,) = await collect(self.llm.encode("hi?", raw, "mine"))
+        self.assertEqual(output.outputs.data, [ord("H"), 0.0])
+        self.assertEqual((output.request_id, output.finished), ("mine", True))
 
     async def test_chat_streams_as_well(self):
         outputs = await collect(self.llm.chat([{"role": "user", "content": "hi?"}], params()))
@@ -123,8 +129,10 @@ class AsyncTest(unittest.IsolatedAsyncioTestCase):
             await collect(llm.generate("error?", params()))
         with self.assertRaisesRegex(ValueError, "has 600 tokens"):
             await collect(llm.generate("x" * 600, params()))
-        with self.assertRaises(NotImplementedError):
-            await llm.encode("x")
+        with self.assertRaisesRegex(kun.InternalError, "the script says no"):
+            await collect(llm.encode("error?on"))
+        with self.assertRaisesRegex(ValueError, "has 600 tokens"):
+            await collect(llm.encode("x" * 600))
         llm.close()
 
     async def assert_idle(self):

@@ -2,6 +2,7 @@
 
 import ast
 import io
+import json
 import os
 import pathlib
 import signal
@@ -15,7 +16,16 @@ from contextlib import redirect_stderr
 from unittest import mock
 
 import kun
-from kun import LLM, SamplingParams, _kun, _options, sampling_params
+from kun import (
+    LLM,
+    BeamSearchParams,
+    PoolingParams,
+    SamplingParams,
+    StructuredOutputsParams,
+    _kun,
+    _options,
+    sampling_params,
+)
 from scripts import FAST, GREETING, SLOW, script_model
 
 GREEDY = SamplingParams(temperature=0, max_tokens=200)
@@ -265,8 +275,7 @@ class ErrorsTest(ScriptedLlm):
                           chat_template="{{ raise_exception('no') }}")
 
     def test_what_the_engine_cannot_do_is_refused_by_name(self):
-        for call in (self.llm.encode, self.llm.embed, self.llm.score, self.llm.classify,
-                     self.llm.reward, self.llm.beam_search):
+        for call in (self.llm.classify, self.llm.reward):
             with self.assertRaisesRegex(NotImplementedError, "not supported"):
                 call("x")
         with self.assertRaisesRegex(NotImplementedError, "lora"):
@@ -289,6 +298,166 @@ class ErrorsTest(ScriptedLlm):
             error = kun.errors.from_status(code, "why")
             self.assertIsInstance(error, builtin)
             self.assertEqual((error.code, str(error)), (code, "why"))
+
+
+class DemandsTest(ScriptedLlm):
+    """What SamplingParams may demand of the output and want to know of the prompt."""
+
+    def test_outputs_are_what_structured_outputs_demand(self):
+        schema = {"type": "object", "properties": {"n": {"type": "integer"}},
+                  "required": ["n"], "additionalProperties": False}
+
+        class Pydantic:
+            @staticmethod
+            def model_json_schema():
+                return schema
+
+        for demand, form in (
+            ({"regex": "[a-c]{3}"}, "[a-c]{3}"),
+            ({"choice": ["yes", 'no "way"']}, 'yes|no "way"'),
+            ({"grammar": 'root ::= "x" [0-9]'}, "x[0-9]"),
+            ({"grammar": 'start: "x" /[0-9]/'}, "x[0-9]"),
+            ({"json": schema, "disable_any_whitespace": True}, r'\{"n":-?[0-9]+\}'),
+            ({"json": json.dumps(schema), "whitespace_pattern": "_?"}, r'\{_?"n"_?:_?-?\d+_?\}'),
+            ({"json": Pydantic, "disable_any_whitespace": True}, r'\{"n":-?[0-9]+\}'),
+            ({"structural_tag": {"format": {"type": "sequence", "elements": [
+                {"type": "const_string", "value": "x"}, {"type": "regex", "pattern": "[0-9]"}]}}},
+             "x[0-9]"),
+            ({"structural_tag": json.dumps({"format": {"type": "tag", "begin": "x<", "end": ">",
+              "content": {"type": "json_schema", "json_schema": {"enum": [4, 5]}}}})}, "x<[45]>"),
+        ):
+            params = SamplingParams(temperature=0.8, seed=3, max_tokens=400, n=2,
+                                    structured_outputs=StructuredOutputsParams(**demand))
+            (output,) = self.generate("hi?", params)
+            for completion in output.outputs:
+                if completion.finish_reason == "stop":
+                    self.assertRegex(completion.text, f"^(?:{form})$", demand)
+                else:  # a number without end, as this model has no end token where one may stand
+                    self.assertTrue(completion.text.startswith(("{", "x")), demand)
+        older = SamplingParams(guided_decoding={"regex": "[a-c]{3}"}, temperature=0)
+        self.assertRegex(only(self.generate("hi?", older)).text, "^[a-c]{3}$")
+
+    def test_thoughts_come_before_what_is_demanded(self):
+        params = SamplingParams(temperature=0, max_tokens=9, structured_outputs={"regex": "a+"})
+        thinking = only(self.generate("hi?<think>\n", params)).text
+        self.assertEqual(thinking, GREETING[:9])
+        self.assertEqual(only(self.generate("hi?", params)).text, "a" * 9)
+
+    def test_demands_that_cannot_be_are_value_errors_before_anything_runs(self):
+        steps = self.llm.stats()["step_count"]
+        for demand in ({"regex": "("}, {"json": {"type": "something"}}, {"json": "{"},
+                       {"json": {"not": {"type": "null"}}}, {"grammar": "root ::= ("},
+                       {"choice": []}, {"choice": [""]}):
+            params = SamplingParams(structured_outputs=demand)
+            with self.assertRaises(ValueError, msg=demand):
+                self.generate(["hi?", "hi?"], [GREEDY, params])
+        self.assertEqual(self.llm.stats()["step_count"], steps)
+
+    def test_only_allowed_tokens_are_sampled(self):
+        allowed = list(b"xyz")
+        params = SamplingParams(max_tokens=12, allowed_token_ids=allowed, seed=1)
+        self.assertLessEqual(set(only(self.generate("hi?", params)).token_ids), set(allowed))
+        with self.assertRaisesRegex(ValueError, "allowed_token_ids has 257"):
+            self.generate("hi?", SamplingParams(allowed_token_ids=[3, 257]))
+
+    def test_bad_words_are_not_said(self):
+        free = only(self.generate("hi?")).text
+        self.assertIn("there", free)
+        params = SamplingParams(temperature=0, max_tokens=30, bad_words=["there", "lo"])
+        text = only(self.generate("hi?", params)).text
+        self.assertNotIn("there", text)
+        self.assertNotIn("lo", text)
+
+    def test_prompts_have_logprobs_on_demand(self):
+        params = SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=2)
+        (output,) = self.generate("hi?", params)
+        self.assertEqual(len(output.prompt_logprobs), len(output.prompt_token_ids))
+        self.assertIsNone(output.prompt_logprobs[0])
+        for token, row in zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:]):
+            self.assertIn(token, row)
+            self.assertIn(len(row), (2, 3))
+            self.assertLessEqual(row[token].logprob, 0.0)
+            self.assertEqual(sorted(p.rank for p in row.values() if p.rank), [1, 2])
+        self.assertIsNone(self.generate("hi?")[0].prompt_logprobs)
+        with self.assertRaisesRegex(ValueError, "prompt_logprobs is 21"):
+            self.generate("hi?", SamplingParams(prompt_logprobs=21))
+
+    def test_speculation_changes_no_text(self):
+        config = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3,
+                  "adaptive": False}
+        with LLM(script_model(FAST), speculative_config=config, **OPTIONS) as llm:
+            params = SamplingParams(temperature=0, max_tokens=100)
+            text = only(llm.generate("forever?", params, use_tqdm=False)).text
+            self.assertEqual(text, "xy" * 50)
+            self.assertGreater(llm.stats()["accepted_token_count"], 50)
+        with self.assertRaisesRegex(ValueError, "banana"):
+            LLM(script_model(FAST), speculative_config={"banana": 1}, **OPTIONS)
+
+
+class BeamSearchTest(ScriptedLlm):
+    def test_the_best_beam_is_the_greedy_text_of_a_peaked_model(self):
+        params = BeamSearchParams(beam_width=3, max_tokens=40)
+        for prompt in ("hi?", list(b"hi?")):
+            (output,) = self.llm.beam_search(prompt, params)
+            best = output.sequences[0]
+            self.assertEqual(len(output.sequences), 3)
+            self.assertEqual(best.text, "hi?" + GREETING)
+            self.assertEqual(best.tokens, list(b"hi?" + GREETING.encode() + b"") + [256])
+            self.assertEqual(best.finish_reason, "stop")
+            self.assertGreater(best.cum_logprob, output.sequences[1].cum_logprob)
+        self.assertEqual(len(self.llm.beam_search(["a", "b"], params)), 2)
+        with self.assertRaises(ValueError):
+            BeamSearchParams(beam_width=0, max_tokens=1)
+        with self.assertRaises(NotImplementedError):
+            BeamSearchParams(beam_width=2, max_tokens=1, temperature=0.7)
+
+
+class PoolingTest(ScriptedLlm):
+    """A scripted model's hidden state is the token it says next, and a zero."""
+
+    def test_prompts_have_hidden_states_on_demand(self):
+        raw = PoolingParams(normalize=False)
+        outputs = self.llm.encode(["hi?", "forever?"], raw, use_tqdm=False)
+        self.assertEqual([o.outputs.data for o in outputs], [[ord("H"), 0.0], [ord("x"), 0.0]])
+        self.assertEqual(outputs[0].prompt_token_ids, list(b"hi?"))
+        self.assertTrue(outputs[0].finished)
+        self.assertEqual(len({o.request_id for o in outputs}), 2)
+        ids = self.llm.encode(list(b"hi?"), raw, use_tqdm=False)
+        self.assertEqual(ids[0].outputs.data, [ord("H"), 0.0])
+
+    def test_embeddings_have_length_one_and_the_dimensions_asked_for(self):
+        (output,) = self.llm.embed("hi?", use_tqdm=False)
+        self.assertEqual(output.outputs.embedding, [1.0, 0.0])
+        self.assertEqual(output.outputs.hidden_size, 2)
+        short = PoolingParams(dimensions=1, pooling="mean")
+        (output,) = self.llm.embed("hi?", pooling_params=short, use_tqdm=False)
+        self.assertEqual(output.outputs.embedding, [1.0])
+
+    def test_scores_are_cosines_of_pairs(self):
+        one = self.llm.score("hi?", ["hi?", "forever?", "x"], use_tqdm=False)
+        self.assertEqual([output.outputs.score for output in one], [1.0, 1.0, 1.0])
+        self.assertEqual(one[0].prompt_token_ids, list(b"hi?hi?"))
+        self.assertEqual(len(self.llm.score(["a", "b"], ["c", "d"], use_tqdm=False)), 2)
+        with self.assertRaisesRegex(ValueError, "2 texts to compare with 3"):
+            self.llm.score(["a", "b"], ["c", "d", "e"])
+        with self.assertRaisesRegex(ValueError, "text_2"):
+            self.llm.score("a", "")
+
+    def test_wrong_demands_are_refused(self):
+        for wrong in ({"pooling": "max"}, {"dimensions": 0}, {"normalize": 5},
+                      {"truncate_prompt_tokens": 0}):
+            with self.assertRaises(ValueError, msg=wrong):
+                PoolingParams(**wrong)
+        with self.assertRaisesRegex(NotImplementedError, "classify"):
+            PoolingParams(task="classify")
+        with self.assertRaisesRegex(ValueError, "2 prompts and 3 pooling_params"):
+            self.llm.encode(["a", "b"], [PoolingParams()] * 3)
+        with self.assertRaises(ValueError):
+            self.llm.embed("x" * 600, use_tqdm=False)
+        cut = self.llm.embed("x" * 600 + "hi?", truncate_prompt_tokens=3, use_tqdm=False)
+        self.assertEqual(cut[0].prompt_token_ids, list(b"hi?"))
+        with self.assertRaisesRegex(RuntimeError, "script says no"):
+            self.llm.embed("error?on", use_tqdm=False)
 
 
 class InterruptTest(unittest.TestCase):
@@ -464,9 +633,15 @@ class OptionsTest(unittest.TestCase):
             LLM(script_model(FAST), max_modle_len=5)
         for wrong in ({"dtype": "int3"}, {"max_model_len": 0}, {"max_model_len": "many"},
                       {"max_num_seqs": 0}, {"threads": -1}, {"gpu_memory_utilization": 2.0},
-                      {"kv_cache_memory_bytes": 0}, {"kernels": "abacus"}, {"max_logprobs": -1}):
+                      {"kv_cache_memory_bytes": 0}, {"kernels": "abacus"}, {"max_logprobs": -1},
+                      {"kv_cache_dtype": "int3"}):
             with self.assertRaises(ValueError, msg=wrong):
                 LLM(script_model(FAST), **wrong)
+
+    def test_caches_of_int8_are_taken_and_fp8_names_them(self):
+        LLM(script_model(FAST), kv_cache_dtype="int8", **OPTIONS).close()
+        with self.assertRaisesRegex(NotImplementedError, "fp8_e4m3 is not supported.*use int8"):
+            LLM(script_model(FAST), kv_cache_dtype="fp8_e4m3")
 
     def test_lengths_are_read_as_vllm_reads_them(self):
         for given, length in ((100, 100), ("0.2k", 200), ("0.25K", 256), (None, 512), (-1, 512)):
@@ -495,6 +670,17 @@ class SamplingParamsTest(unittest.TestCase):
     def test_every_field_of_vllm_is_there(self):
         self.assertEqual(set(VLLM_FIELDS), set(SamplingParams.__dataclass_fields__))
 
+    def test_structured_outputs_need_exactly_one_demand(self):
+        for given in ({}, {"json": {}, "regex": "a"}, {"choice": "ab"}, {"regex": ""},
+                      {"choice": [1]}, {"json": {"a": object()}}, {"other": 1}, 7):
+            with self.assertRaises(ValueError, msg=given):
+                params = SamplingParams(structured_outputs=given)
+                params.structured_outputs.demand()
+        with self.assertRaisesRegex(ValueError, "structural_tag must be JSON text or a dict"):
+            StructuredOutputsParams(structural_tag=7)
+        with self.assertRaisesRegex(ValueError, "not both"):
+            SamplingParams(structured_outputs={"regex": "a"}, guided_decoding={"regex": "a"})
+
     def test_what_is_not_supported_is_refused_and_its_default_is_not(self):
         for name in sampling_params._UNSUPPORTED:
             with self.assertRaisesRegex(NotImplementedError, f"{name}=.* is not supported: .+"):
@@ -520,6 +706,9 @@ class SamplingParamsTest(unittest.TestCase):
             "stop": ("", ["a", ""], [5]),
             "stop_token_ids": ([-1], ["a"]),
             "truncate_prompt_tokens": (0, -2),
+            "prompt_logprobs": (-1, 1.5),
+            "allowed_token_ids": ([], [-1], ["a"], 5),
+            "bad_words": ([""], [1], "abc"),
             "logit_bias": ({"5": 1.0}, {5: 101.0}, {5: "x"}),
         }.items():
             for value in values:

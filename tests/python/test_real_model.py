@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 
-from kun import LLM, AsyncLLM, SamplingParams
+from kun import LLM, AsyncLLM, PoolingParams, SamplingParams
 
 KUN = os.environ["KUN"]
 MODEL = os.environ["KUN_MODEL"]
@@ -111,11 +111,24 @@ class RealModelTest(unittest.TestCase):
         self.assertEqual(outputs[-1].outputs[0].token_ids, expected.outputs[0].token_ids)
         self.assertGreater(len(outputs), 1)
 
-    def test_the_example_runs(self):
-        result = subprocess.run([sys.executable, str(EXAMPLES / "offline_inference.py"), MODEL],
-                                capture_output=True, text=True, timeout=300, check=False)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(result.stdout.count("Prompt:    "), 4, result.stdout)
+    def test_embeddings_are_the_same_alone_and_in_company(self):
+        texts = ["The cat sat on the mat.", "A cat is sitting on a mat.", "Stocks fell sharply."]
+        mean = PoolingParams(pooling="mean")
+        together = self.llm.embed(texts, pooling_params=mean, use_tqdm=False)
+        for text, output in zip(texts, together):
+            (alone,) = self.llm.embed(text, pooling_params=mean, use_tqdm=False)
+            self.assertEqual(alone.outputs.embedding, output.outputs.embedding)
+            self.assertAlmostEqual(sum(x * x for x in alone.outputs.embedding), 1.0, places=5)
+        near, far = self.llm.score(texts[0], texts[1:], pooling_params=mean, use_tqdm=False)
+        self.assertGreater(near.outputs.score, far.outputs.score)
+
+    def test_the_examples_run(self):
+        for name, count in (("offline_inference.py", 4), ("structured_outputs.py", 3)):
+            result = subprocess.run([sys.executable, str(EXAMPLES / name), MODEL],
+                                    capture_output=True, text=True, timeout=300, check=False)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(result.stdout.count("Prompt:    "), count, result.stdout)
+
 
 
 if __name__ == "__main__":

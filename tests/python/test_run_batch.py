@@ -96,6 +96,18 @@ class RunBatchTest(unittest.TestCase):
         self.assertEqual(entries[1]["response"]["body"]["error"]["param"], "temperature")
         self.assertEqual({entry["error"] for entry in entries}, {None})
 
+    def test_embeddings_and_scores_are_answered_too(self):
+        entries, _ = run([
+            line("e", {"input": ["hi?", "forever?"], "normalize": False}, "/v1/embeddings"),
+            line("s", {"text_1": "hi?", "text_2": ["hi?", "x"]}, "/v1/score"),
+            line("t", {"text_1": "hi?", "text_2": "x"}, "/score"),
+        ])
+        bodies = [entry["response"]["body"] for entry in entries]
+        self.assertEqual([one["embedding"] for one in bodies[0]["data"]],
+                         [[ord("H"), 0.0], [ord("x"), 0.0]])
+        self.assertEqual([len(body["data"]) for body in bodies], [2, 2, 1])
+        self.assertAlmostEqual(bodies[1]["data"][0]["score"], 1.0, places=5)
+
     def test_a_step_that_fails_is_the_answer_of_its_request(self):
         entries, errors = run([line("e", chat("error?"))])
         self.assertEqual(entries[0]["response"]["status_code"], 500)

@@ -54,10 +54,16 @@ struct House {
   std::unique_ptr<ModelBundle> bundle;
 };
 
-inline std::string play_text() {
-  std::ifstream in(KUN_TEST_DATA "/real-model/coriolanus.txt", std::ios::binary);
+inline std::string test_text(const std::string& name) {
+  std::ifstream in(KUN_TEST_DATA "/real-model/" + name, std::ios::binary);
   CHECK(in.good());
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+inline std::string play_text() {
+  return test_text("coriolanus.txt");
+}
+inline std::string novel_text() {
+  return test_text("ulysses.txt");
 }
 
 // What one choice of a generation came to.

@@ -103,14 +103,18 @@ TEST_P(RealDrafts, ChangeNoTokenAndNoLogprob) {
     EXPECT_LT(stats.accepted_token_count, stats.draft_token_count / 50);
   } else {
     EXPECT_GT(stats.accepted_token_count, 50U);
-    EXPECT_LT(stats.step_count, plain->stats().step_count);
   }
   // One after the other, on the prefix cache that the first round left behind.
+  std::uint64_t output_count = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     auto alone = requests(temperature);
     std::vector<GenerateRequest> one;
     one.push_back(std::move(alone[i]));
     expect_equal(run(*together, std::move(one)), {expected[i]});
+    output_count += kOutputCount;
+  }
+  if (method != DraftMethod::kRandom) {
+    EXPECT_LT(together->stats().step_count - stats.step_count, output_count);
   }
 }
 INSTANTIATE_TEST_SUITE_P(Methods, RealDrafts,

@@ -21,7 +21,8 @@ inline int total_tokens(const BatchPlan& plan) {
 }
 
 // The broken promise in a sentence, or nothing: copies have distinct targets and no chains, no
-// block that is written belongs to another slice, and no sequence appears twice.
+// block that is written belongs to another slice, no sequence appears twice, and of a group with a
+// window nobody holds a block before it, while none behind is missing.
 inline std::string broken_promise(const BatchPlan& plan, const KvLayout& layout) {
   std::set<BlockPlace> sources;
   std::set<BlockPlace> targets;
@@ -43,7 +44,16 @@ inline std::string broken_promise(const BatchPlan& plan, const KvLayout& layout)
     }
     for (std::size_t g = 0; g < layout.groups.size(); ++g) {
       std::set<BlockId> own;
-      for (const BlockId id : slice.blocks.at(g)) {
+      const std::vector<BlockId>& ids = slice.blocks.at(g);
+      for (std::size_t b = 0; b < ids.size(); ++b) {
+        const BlockId id = ids[b];
+        const bool passed =
+            static_cast<int>(b) < layout.groups[g].first_block_read(slice.first_position);
+        if (passed != (id == kNoBlock)) {
+          return fmt::format("sequence {} {} block {} of its table", slice.sequence,
+                             passed ? "still holds" : "lacks", b);
+        }
+        if (passed) continue;
         if (!own.insert(id).second) return fmt::format("block {} twice in one table", id);
         ++users[{g, id}];
       }

@@ -94,7 +94,8 @@ std::int64_t hit_count(const RequestTrace& trace, int block_count) {
   std::deque<KvBlockPool> pools;
   pools.emplace_back(block_count, kTokensPerId);
   const std::uint64_t key[2] = {1, 2};
-  PrefixCache cache(pools, key);
+  const KvLayout layout{{{.tokens_per_block = kTokensPerId}}};
+  PrefixCache cache(pools, layout, key);
   std::int64_t hits = 0;
   for (const Request& request : trace.requests) {
     PrefixChain chain = cache.chain("");
@@ -239,7 +240,7 @@ class TraceReplay {
   void take(const Scheduler::Progress& progress) {
     auto& [history, outputs] = waiting_.at(progress.sequence);
     for (const SampledToken& token : progress.tokens) {
-      if (token.token != reference_token(history, 1, 0, 0)) {
+      if (token.token != reference_token(history, layout_, 0, 0)) {
         outcome_.problem = fmt::format("request {}: a wrong token", progress.sequence);
       }
       history.push_back(token.token);

@@ -1,8 +1,10 @@
 // A worker whose model is arithmetic. Its "cache" holds one number per token and KV group, written
 // and read only through the plan's block tables, and each number depends on all before it. A wrong
-// block, a missed copy, stale prefix data or a wrong position therefore shows as a wrong token.
+// block, a missed copy, stale prefix data or a wrong position therefore shows as a wrong token; and
+// so does a block of a group with a window (of 2 or more) that somebody else was given too early.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <random>
 #include <unordered_map>
@@ -38,16 +40,22 @@ inline Token token_from(Cell state, std::uint32_t choice) {
   return static_cast<Token>(mixed(state, choice + 1) % kVocabulary);
 }
 
+// The first of `count` cells that what is said after them depends on.
+inline int first_read(const KvGroup& group, int count) {
+  return group.window == 0 ? 0 : std::max(0, count - group.window);
+}
+
 // What the model says after `history`, computed without any cache; the oracle.
-inline Token reference_token(std::span<const Token> history, std::size_t group_count, Cell origin,
+inline Token reference_token(std::span<const Token> history, const KvLayout& layout, Cell origin,
                              std::uint32_t choice) {
   Cell state = 0;
-  for (std::size_t g = 0; g < group_count; ++g) {
+  for (std::size_t g = 0; g < layout.groups.size(); ++g) {
+    const int first = first_read(layout.groups[g], static_cast<int>(std::ssize(history)));
     Cell cell = 0;
     int position = 0;
     for (const Token token : history) {
       cell = next_cell(cell, token, position++, g, origin);
-      state = mixed(state, cell);
+      if (position > first) state = mixed(state, cell);
     }
   }
   return token_from(state, choice);
@@ -56,6 +64,7 @@ inline Token reference_token(std::span<const Token> history, std::size_t group_c
 class SimulatedWorker {
  public:
   SimulatedWorker(const KvLayout& layout, const std::vector<int>& block_counts) {
+    layout_ = layout;
     for (std::size_t g = 0; g < layout.groups.size(); ++g) {
       lengths_.push_back(layout.groups[g].tokens_per_block);
       cells_.emplace_back(static_cast<std::size_t>(block_counts[g] * lengths_[g]), 12345);
@@ -132,11 +141,11 @@ class SimulatedWorker {
     }
   }
 
-  // The sequence's first `end` cells of each group folded together; none when one is bad.
+  // What the row before `end` reads of each group, folded together; none when a cell is bad.
   std::optional<Cell> read(const PlanSlice& slice, int end) {
     Cell state = 0;
     for (std::size_t g = 0; g < lengths_.size(); ++g) {
-      for (int p = 0; p < end; ++p) {
+      for (int p = first_read(layout_.groups[g], end); p < end; ++p) {
         if (at(slice, g, p) == kBadCell) return std::nullopt;
         state = mixed(state, at(slice, g, p));
       }
@@ -144,6 +153,7 @@ class SimulatedWorker {
     return state;
   }
 
+  KvLayout layout_;
   std::vector<int> lengths_;              // [group]: tokens per block
   std::vector<std::vector<Cell>> cells_;  // [group][block * tokens_per_block + offset]
   std::unordered_map<SequenceId, Cell> origins_;

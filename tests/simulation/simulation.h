@@ -49,6 +49,9 @@ class Simulation {
 
   int step_count() const { return step_count_; }
   int token_count() const { return token_count_; }
+  int passed_count() const {
+    return passed_count_;
+  }                                        // slices with places whose block was given back
   Cell digest() const { return digest_; }  // of every plan: equal seeds give equal plans
   const std::vector<std::string>& trace() const { return trace_; }
   Scheduler::Stats stats() const { return scheduler_->stats(); }
@@ -68,6 +71,7 @@ class Simulation {
     SequenceSpec spec;
     Cell origin = 0;
     std::uint64_t arrival = 0;
+    Microseconds added_at = 0;
   };
   using ChoiceKey = std::pair<SequenceId, std::uint32_t>;
 
@@ -85,8 +89,11 @@ class Simulation {
       static constexpr int kLengths[] = {1, 2, 3, 4, 8};
       KvGroup group;
       group.tokens_per_block = kLengths[pick(0, 4)];
+      if (chance(2)) group.window = pick(2, 24);
       layout_.groups.push_back(group);
-      limits_.block_counts.push_back(token_capacity / group.tokens_per_block + pick(1, 4));
+      // A pool of windows may be far smaller than the others.
+      const int most = token_capacity / (group.window > 0 ? pick(1, 6) : 1);
+      limits_.block_counts.push_back(most / group.tokens_per_block + pick(1, 4));
     }
     limits_.tokens_per_step_max = pick(1, 48);
     limits_.tokens_per_step_min = pick(1, 8);
@@ -101,6 +108,9 @@ class Simulation {
     limits_.draft_sequences_max = chance(4) ? pick(1, 4) : 0;
     right_draft_percent_ = pick(0, 100);
     priorities_ = pick(1, 3);
+    tenants_ = chance(2) ? 1 : pick(2, 4);
+    limits_.tenant_credit = pick(1, 60);
+    deadline_one_in_ = chance(2) ? 0 : pick(2, 8);
     arrival_one_in_ = pick(1, 6);
     trouble_one_in_ = pick(15, 200);
   }
@@ -133,6 +143,16 @@ class Simulation {
     spec.ignore_end_tokens = chance(8);
     spec.choice_count = chance(3) ? pick(1, 5) : 1;
     spec.priority = pick(1, priorities_);
+    if (tenants_ > 1) {
+      const int tenant = pick(1, tenants_);
+      spec.tenant = "tenant " + std::to_string(tenant);
+      spec.tenant_weight = tenant;
+    }
+    if (deadline_one_in_ > 0 && chance(deadline_one_in_)) {
+      if (chance(2)) spec.deadlines.first_token = pick(1, 4000);
+      if (chance(2)) spec.deadlines.total = pick(1, 6000);
+      if (chance(4)) spec.deadlines.per_token = pick(20, 400);
+    }
     const int salt = chance(4) ? 1 : 0;
     if (salt > 0) spec.cache_salt = "tenant";
     // A salted prompt computes to other bytes here, so that sharing across salts shows.
@@ -148,13 +168,16 @@ class Simulation {
                                                             .kept_count = {}};
     }
     const SequenceId id = spec.id;
-    expected_[id] = {.spec = std::move(spec), .origin = origin, .arrival = id};
+    expected_[id] = {.spec = std::move(spec), .origin = origin, .arrival = id, .added_at = now_};
   }
 
   int token_count_max() const {
     int most = limits_.context_length_max;
     for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
-      most = std::min(most, limits_.block_counts[g] * layout_.groups[g].tokens_per_block + 1);
+      const KvGroup& group = layout_.groups[g];
+      const int held = limits_.block_counts[g] * group.tokens_per_block;
+      const bool endless = group.window > 0 && held >= group.window + group.tokens_per_block - 1;
+      if (!endless) most = std::min(most, held + 1);
     }
     return most;
   }
@@ -164,6 +187,11 @@ class Simulation {
     const bool too_wide =
         spec.choice_count > std::min(limits_.sequences_running_max, limits_.tokens_per_step_max);
     const bool hopeless = too_long || too_wide;
+    const std::string_view code = scheduler_->refusal().code;
+    if (code == kCodeDeadlineImpossible || code == kCodeDeadlineUnreachable) {
+      if (!spec.deadlines.any()) fail("refused for a deadline that it does not have");
+      return;
+    }
     if (hopeless != (status.code() == StatusCode::kInvalidArgument)) fail(status.message());
     if (!hopeless && scheduler_->stats().waiting_count < limits_.sequences_waiting_max) {
       fail("refused although there is room: " + status.message());
@@ -205,8 +233,7 @@ class Simulation {
       std::vector<Token> text(wish.history.begin(), wish.history.end());
       const int count = chance(4) ? pick(0, wish.count_max) : wish.count_max;
       for (int i = 0; i < count; ++i) {
-        const Token right =
-            reference_token(text, layout_.groups.size(), expected.origin, wish.choice);
+        const Token right = reference_token(text, layout_, expected.origin, wish.choice);
         text.push_back(pick(1, 100) <= right_draft_percent_ ? right : pick(0, kVocabulary - 1));
         mine.push_back(text.back());
       }
@@ -243,6 +270,7 @@ class Simulation {
       planned.insert(slice.sequence);
       check_slice(slice, row);
       digest_ = mixed(digest_, mixed(slice.sequence, static_cast<Cell>(slice.first_position)));
+      for (const std::vector<BlockId>& ids : slice.blocks) passed_count_ += ids[0] == kNoBlock;
       for (const BlockId id : slice.blocks[0]) digest_ = mixed(digest_, static_cast<Cell>(id));
     }
     if (row != scheduler_->sampling().rows.size()) fail("too many sampling rows");
@@ -293,6 +321,8 @@ class Simulation {
 
   // No starvation: of all that are here, the first by priority and arrival advances in every step.
   void check_first_in_line(const std::set<SequenceId>& planned) {
+    if (planned.empty() && !choices_.empty() && !scheduler_->idle()) check_all_stopped();
+    if (tenants_ > 1 || deadline_one_in_ > 0) return;  // then the order is another
     const Expected* first = nullptr;
     for (const auto& [key, choice] : choices_) {
       if (choice.kept_count) continue;
@@ -305,6 +335,27 @@ class Simulation {
     }
   }
 
+  // An empty plan while somebody is here: all of them have been told to stop, or were just ended.
+  void check_all_stopped() {
+    for (const auto& [key, choice] : choices_) {
+      if (!choice.kept_count && !expected_[key.first].spec.deadlines.any()) fail("nobody advances");
+    }
+  }
+
+  void check_deadline(const Scheduler::Progress& progress, const Choice& choice,
+                      const Expected& expected) {
+    const Deadlines& wanted = expected.spec.deadlines;
+    const Microseconds waited = now_ - expected.added_at;
+    const bool silent = choice.history.size() == expected.spec.prompt.size();
+    if (progress.finish == Finish::kLate && (wanted.first_token == 0 || !silent)) {
+      fail("dropped as late without a reason");
+    }
+    if (progress.finish == Finish::kTimeout && (wanted.total == 0 || waited < wanted.total)) {
+      fail("ended before its time was over");
+    }
+    if (progress.retry_after < 0) fail("to be tried again in the past");
+  }
+
   void take(const Scheduler::Progress& progress, bool failed) {
     const ChoiceKey key{progress.sequence, progress.choice};
     const auto mine = choices_.find(key);
@@ -314,13 +365,16 @@ class Simulation {
     }
     Choice& choice = mine->second;
     const Expected& expected = expected_[key.first];
-    if (failed != (progress.finish == Finish::kFailed) && progress.finish != Finish::kStopped) {
+    const bool late = progress.finish == Finish::kLate || progress.finish == Finish::kTimeout;
+    if (late) check_deadline(progress, choice, expected);
+    if (failed != (progress.finish == Finish::kFailed) && progress.finish != Finish::kStopped &&
+        !late) {
       fail("a failed step ends its sequences as failed, and no other step does");
     }
     for (const SampledToken& token : progress.tokens) {
       if (end_of(choice, expected) != Finish::kNone) fail("a token came behind the end");
       const Token right =
-          reference_token(choice.history, layout_.groups.size(), expected.origin, progress.choice);
+          reference_token(choice.history, layout_, expected.origin, progress.choice);
       if (token.token != right) {
         fail(fmt::format("sequence {} choice {} got token {} instead of {}", key.first, key.second,
                          token.token, right));
@@ -380,7 +434,10 @@ class Simulation {
   int arrival_one_in_ = 2;
   int trouble_one_in_ = 50;
   int right_draft_percent_ = 0;
+  int tenants_ = 1;
+  int deadline_one_in_ = 0;  // 0: nobody has one
   int draft_token_count_ = 0;
+  int passed_count_ = 0;
 };
 
 }  // namespace kun

@@ -27,6 +27,7 @@ TEST(Simulation, EveryTokenEqualsThatOfAModelWithoutCache) {
   std::uint64_t hits = 0;
   std::uint64_t drafts = 0;
   std::uint64_t accepted = 0;
+  std::int64_t passed = 0;
   std::map<Scheduler::Finish, int> ends;
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     Simulation simulation(seed);
@@ -39,6 +40,7 @@ TEST(Simulation, EveryTokenEqualsThatOfAModelWithoutCache) {
     hits += simulation.stats().prefix_hit_token_count;
     drafts += simulation.stats().draft_token_count;
     accepted += simulation.stats().accepted_token_count;
+    passed += simulation.passed_count();
     for (int f = 1; f <= static_cast<int>(Scheduler::Finish::kFailed); ++f) {
       const auto finish = static_cast<Scheduler::Finish>(f);
       ends[finish] += simulation.ended_count(finish);
@@ -54,6 +56,7 @@ TEST(Simulation, EveryTokenEqualsThatOfAModelWithoutCache) {
   EXPECT_GT(preemptions, 100U);
   EXPECT_GT(hits, 1000U);
   EXPECT_GT(drafts, 10'000U);
+  EXPECT_GT(passed, 10'000);
   EXPECT_GT(accepted, drafts / 5);
   EXPECT_LT(accepted, drafts * 4 / 5);
   for (const auto& [finish, count] : ends) {

@@ -32,6 +32,7 @@ class TraceChecker {
  private:
   struct Group {
     std::int64_t length = 0;             // tokens per block
+    std::int64_t window = 0;             // tokens that are read back; 0: all
     std::vector<std::int64_t> position;  // [slot]: of the token written there last, or -1
   };
   using Choice = std::pair<std::int64_t, std::int64_t>;  // sequence, choice
@@ -43,8 +44,8 @@ class TraceChecker {
       const std::int64_t length = group["tokens_per_block"].number;
       const std::int64_t count = group["block_count"].number;
       if (length < 1 || length > 4096 || count < 1 || count > 1 << 24) return "a group is absurd";
-      groups_.push_back(
-          {length, std::vector<std::int64_t>(static_cast<std::size_t>(length * count), -1)});
+      groups_.push_back({length, group["window"].number,
+                         std::vector<std::int64_t>(static_cast<std::size_t>(length * count), -1)});
       unit_ = std::lcm(unit_, length);
     }
     return groups_.empty() ? "the header names no group" : "";
@@ -61,7 +62,9 @@ class TraceChecker {
       total += slice["count"].number;
       if (slice["blocks"].items.size() != groups_.size()) return "a table per group is missing";
       for (std::size_t g = 0; g < groups_.size(); ++g) {
-        for (const JsonValue& id : slice["blocks"].items[g].items) ++users[{g, id.number}];
+        for (const JsonValue& id : slice["blocks"].items[g].items) {
+          if (id.number >= 0) ++users[{g, id.number}];
+        }
       }
     }
     if (total > budget_) return fmt::format("{} tokens exceed the budget of {}", total, budget_);
@@ -144,7 +147,10 @@ class TraceChecker {
   }
 
   std::string read(const JsonValue& slice, std::size_t g) const {
-    for (std::int64_t p = 0; p < slice["first"].number; ++p) {
+    const std::int64_t window = groups_[g].window;
+    const std::int64_t first =
+        window == 0 ? 0 : std::max<std::int64_t>(0, slice["first"].number + 1 - window);
+    for (std::int64_t p = first; p < slice["first"].number; ++p) {
       const std::int64_t slot = slot_of(slice, g, p);
       if (slot < 0) return fmt::format("position {} has no block", p);
       if (groups_[g].position[static_cast<std::size_t>(slot)] == p) continue;

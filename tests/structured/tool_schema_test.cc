@@ -62,8 +62,10 @@ TEST(ToolSchemas, CompileInEverySyntaxOrAreRefusedWithAReason) {
   std::map<std::string, int> reasons;
   int compiled = 0;
   int refused = 0;
-  const auto attempt = [&](const ToolSchema& tool, ToolCallFormat format) {
-    const auto source = grammar_for_tools({&tool, 1}, {}, format, *tokenizer);
+  const auto attempt = [&](const ToolSchema& tool, ToolCallFormat format, OtherAnswer other) {
+    ToolChoice choice;
+    choice.other = other;
+    const auto source = grammar_for_tools({&tool, 1}, choice, format, *tokenizer);
     const Status status = !source ? source.error() : [&] {
       const auto grammar = (*vocabulary)->compile(*source);
       return grammar ? Status() : grammar.error();
@@ -83,9 +85,12 @@ TEST(ToolSchemas, CompileInEverySyntaxOrAreRefusedWithAReason) {
                                          ToolCallFormat::kDeepSeekV4,  ToolCallFormat::kLlama3Json};
   std::size_t i = 0;
   for (ToolSchema& tool : tools) {
-    attempt(tool, ToolCallFormat::kHermes);  // as it is
+    attempt(tool, ToolCallFormat::kHermes, OtherAnswer::kNone);  // as it is
     tool.parameters = with_json_types(std::move(tool.parameters));
-    attempt(tool, kFormats[i++ % std::size(kFormats)]);
+    // Every syntax, and in each both calls that are forced and calls of strict tools.
+    const bool forced = i / std::size(kFormats) % 2 == 0;
+    attempt(tool, kFormats[i++ % std::size(kFormats)],
+            forced ? OtherAnswer::kNone : OtherAnswer::kText);
   }
   fmt::print("{} compiled, {} refused\n", compiled, refused);
   for (const auto& [reason, count] : reasons) fmt::print("{:5}  {}\n", count, reason);

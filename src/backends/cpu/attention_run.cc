@@ -20,10 +20,34 @@ int even(int value) {
   return value + value % 2;
 }
 
+int padded(int dim, DType dtype) {
+  return dtype == DType::kF32 ? dim : dtype == DType::kI8 ? (dim + 3) / 4 * 4 : even(dim);
+}
+
+// gather_group() for INT8: a piece of `head` elements, of which `dim` are the plane's.
+void gather_int8_group(const CachePlane& plane, const AttentionSlice& slice, std::int64_t position,
+                       int count, int kv_head, int dim, CacheArrangement target, std::byte* out) {
+  const int head = target == CacheArrangement::kKeyGroups ? padded(dim, DType::kI8) : even(dim);
+  std::memset(out, 0, static_cast<std::size_t>(int8_piece_bytes(head)));
+  for (int lane = 0; lane < count; ++lane) {
+    const std::int64_t p = position + lane;
+    const auto index = static_cast<std::size_t>(p / plane.tokens_per_block);
+    const std::byte* block = plane.data + slice.blocks[index] * plane.block_bytes();
+    const Int8Place place(plane, p % plane.tokens_per_block);
+    for (int c = 0; c < dim; ++c) {
+      out[int8_piece_code(target, head, lane, c)] = block[place.code(kv_head, c)];
+    }
+    std::memcpy(out + int8_piece_scale(head, lane), block + place.scale(kv_head), sizeof(float));
+  }
+}
+
 // Copies entries [0, count) of a group of positions of one head into the arrangement kernels read,
 // from whatever arrangement the plane has.
 void gather_group(const CachePlane& plane, const AttentionSlice& slice, std::int64_t position,
                   int count, int kv_head, int dim, CacheArrangement target, std::byte* out) {
+  if (plane.dtype == DType::kI8) {
+    return gather_int8_group(plane, slice, position, count, kv_head, dim, target, out);
+  }
   const CacheArrangement source = arrangement(plane);
   const std::int64_t size = size_bytes(plane.dtype);
   for (int lane = 0; lane < count; ++lane) {
@@ -50,10 +74,14 @@ void check_arguments(const AttentionArguments& a) {
   CHECK(is_f32(a.query) && is_f32(a.out) && a.query.rows() == a.out.rows());
   CHECK(a.query.shape[1] == a.out.shape[1] && a.kv_heads > 0);
   CHECK(a.query.shape[1] % a.kv_heads == 0 && a.keys.dtype == a.values.dtype);
-  CHECK(a.keys.dtype == DType::kF32 || a.keys.dtype == DType::kBF16);
+  CHECK(a.keys.dtype == DType::kF32 || a.keys.dtype == DType::kBF16 || a.keys.dtype == DType::kI8);
   CHECK(a.keys.width == a.kv_heads * a.query.cols());
   CHECK(a.values.width == a.kv_heads * a.out.cols());
   CHECK(a.keys.tokens_per_block == a.values.tokens_per_block);
+  if (a.keys.dtype == DType::kI8) {  // whose scales belong to heads
+    CHECK(head_width(a.keys) == a.query.cols() && head_width(a.values) == a.out.cols());
+    CHECK(a.query.cols() <= kInt8HeadWidthMax && a.out.cols() <= kInt8HeadWidthMax);
+  }
   for (const AttentionSlice& slice : a.slices) {
     CHECK(slice.row_count >= 0 && slice.first_row >= 0 && slice.first_position >= 0);
     CHECK(slice.first_row + slice.row_count <= a.query.rows());
@@ -69,14 +97,15 @@ struct AttentionRun::Buffers {
   Buffers(Scratch& scratch, int dim, int value_dim) {
     const std::int64_t wide = dim + even(value_dim);
     float* next =
-        scratch.get_array<float>(kQueriesMax * (wide + even(value_dim) + kSplitPositions + 4) +
-                                 kSplitPositions * wide + 10 * 16);
+        scratch.get_array<float>(kQueriesMax * (wide + even(value_dim) + kSplitPositions + 5) +
+                                 kSplitPositions * wide + 11 * 16);
     const auto take = [&next](std::int64_t count) {
       float* taken = next;
       next += (count + 15) / 16 * 16;
       return taken;
     };
     queries = take(kQueriesMax * dim);
+    query_scales = take(kQueriesMax);
     scores = take(kQueriesMax * kSplitPositions);
     split_out = take(kQueriesMax * value_dim);
     split_max = take(kQueriesMax);
@@ -95,6 +124,7 @@ struct AttentionRun::Buffers {
   }
 
   float* queries;
+  float* query_scales;
   float* scores;
   float* split_out;
   float* split_max;
@@ -113,10 +143,13 @@ AttentionRun::AttentionRun(const CpuKernels& kernels, const AttentionArguments& 
   dim_ = static_cast<int>(arguments.query.cols());
   value_dim_ = static_cast<int>(arguments.out.cols());
   wide_ = arguments.keys.dtype == DType::kF32;
-  padded_dim_ = wide_ ? dim_ : even(dim_);
+  coded_ = arguments.keys.dtype == DType::kI8;
+  padded_dim_ = padded(dim_, arguments.keys.dtype);
   const bool groups = arguments.keys.tokens_per_block % kGroupPositions == 0;
-  direct_keys_ = groups && dim_ % 2 == 0 && arguments.keys.role == CacheRole::kKeys;
-  direct_values_ = groups && value_dim_ % 2 == 0 && arguments.values.role == CacheRole::kValues &&
+  const int unit = coded_ ? 4 : 2;
+  direct_keys_ = groups && dim_ % unit == 0 && arguments.keys.role == CacheRole::kKeys;
+  direct_values_ = groups && value_dim_ % unit == 0 &&
+                   arguments.values.role == CacheRole::kValues &&
                    (wide_ || head_width(arguments.values) == value_dim_);
 }
 
@@ -181,19 +214,28 @@ void AttentionRun::split_items(std::int64_t splits_max, std::vector<AttentionIte
   items->erase(items->begin(), items->begin() + static_cast<std::ptrdiff_t>(whole));
 }
 
-void AttentionRun::load_queries(const AttentionItem& item, float* out) const {
+void AttentionRun::load_query(const float* query, int index, const Buffers& buffers) const {
+  if (coded_) {
+    auto* codes = reinterpret_cast<std::int8_t*>(buffers.queries) + index * padded_dim_;
+    buffers.query_scales[index] = kernels_.quantize_head(query, dim_, codes);
+    std::fill(codes + dim_, codes + padded_dim_, std::int8_t{0});
+    return;
+  }
+  if (!wide_ && kernels_.rounds_to_bf16) {
+    auto* pairs = reinterpret_cast<std::uint32_t*>(buffers.queries) + index * padded_dim_ / 2;
+    return kernels_.to_bf16_pairs(query, dim_, pairs, 1);
+  }
+  float* out = buffers.queries + index * padded_dim_;
+  std::copy_n(query, dim_, out);
+  if (padded_dim_ > dim_) out[dim_] = 0.0F;
+}
+
+void AttentionRun::load_queries(const AttentionItem& item, const Buffers& buffers) const {
   const AttentionSlice& slice = slice_of(item);
   for (int q = 0; q < item.query_count(); ++q) {
     const int head = item.kv_head * group_ + item.first_head + q % item.head_count;
     const std::int64_t row = slice.first_row + item.first_row + q / item.head_count;
-    const float* query = arguments_.query.row<float>(row) + head * arguments_.query.stride[1];
-    if (!wide_ && kernels_.rounds_to_bf16) {
-      auto* pairs = reinterpret_cast<std::uint32_t*>(out) + q * padded_dim_ / 2;
-      kernels_.to_bf16_pairs(query, dim_, pairs, 1);
-      continue;
-    }
-    std::copy_n(query, dim_, out + q * padded_dim_);
-    if (padded_dim_ > dim_) out[q * padded_dim_ + dim_] = 0.0F;
+    load_query(arguments_.query.row<float>(row) + head * arguments_.query.stride[1], q, buffers);
   }
 }
 
@@ -209,22 +251,29 @@ int AttentionRun::count_positions(const AttentionItem& item, int split, int* cou
   return longest;
 }
 
+// Of 16 positions of a head as the kernels read them, for `dim` padded elements.
+std::int64_t AttentionRun::piece_bytes(int dim) const {
+  if (coded_) return int8_piece_bytes(dim);
+  return std::int64_t{kGroupPositions} * dim * size_bytes(arguments_.keys.dtype);
+}
+
 // Where the group of positions that starts at `position` lies in a plane that is read in place.
 const std::byte* AttentionRun::key_group(const AttentionItem& item, int position) const {
   const CachePlane& keys = arguments_.keys;
   const auto block = static_cast<std::size_t>(position / keys.tokens_per_block);
   const std::int64_t start = position % keys.tokens_per_block;
   return keys.data + slice_of(item).blocks[block] * keys.block_bytes() +
-         (start * keys.width + item.kv_head * dim_ * kGroupPositions) * size_bytes(keys.dtype);
+         start * keys.entry_bytes() + item.kv_head * piece_bytes(dim_);
 }
 
 const std::byte* AttentionRun::value_group(const AttentionItem& item, int position) const {
   const CachePlane& values = arguments_.values;
   const auto block = static_cast<std::size_t>(position / values.tokens_per_block);
   const std::int64_t start = position % values.tokens_per_block;
-  const int head = item.kv_head * value_dim_ * (wide_ ? 1 : kGroupPositions);
+  const std::int64_t head_bytes =
+      wide_ ? value_dim_ * size_bytes(values.dtype) : piece_bytes(value_dim_);
   return values.data + slice_of(item).blocks[block] * values.block_bytes() +
-         (start * values.width + head) * size_bytes(values.dtype);
+         start * values.entry_bytes() + item.kv_head * head_bytes;
 }
 
 // Lists the pieces of a split that will be read after the tile.
@@ -242,11 +291,10 @@ void AttentionRun::place_next(const AttentionItem& item, int split, AttentionTil
 void AttentionRun::place_group(const AttentionItem& item, int position, int count, int group,
                                const Buffers& buffers, AttentionTile* tile) const {
   const AttentionSlice& slice = slice_of(item);
-  const std::int64_t size = size_bytes(arguments_.keys.dtype);
   if (direct_keys_) {
     tile->keys[group] = key_group(item, position);
   } else {
-    std::byte* out = buffers.keys + std::int64_t{group} * kGroupPositions * padded_dim_ * size;
+    std::byte* out = buffers.keys + group * piece_bytes(padded_dim_);
     gather_group(arguments_.keys, slice, position, count, item.kv_head, dim_,
                  CacheArrangement::kKeyGroups, out);
     tile->keys[group] = out;
@@ -254,7 +302,7 @@ void AttentionRun::place_group(const AttentionItem& item, int position, int coun
   if (direct_values_) {
     tile->values[group] = value_group(item, position);
   } else {
-    std::byte* out = buffers.values + group * kGroupPositions * tile->value_stride * size;
+    std::byte* out = buffers.values + group * piece_bytes(even(value_dim_));
     gather_group(arguments_.values, slice, position, count, item.kv_head, value_dim_,
                  wide_ ? CacheArrangement::kPlain : CacheArrangement::kValuePairs, out);
     tile->values[group] = out;
@@ -300,10 +348,13 @@ void AttentionRun::use_partial(const AttentionItem& item, AttentionTile* tile) c
 void AttentionRun::run(const AttentionItem& item, const AttentionItem* next,
                        Scratch& scratch) const {
   const Buffers buffers(scratch, padded_dim_, value_dim_);
-  const AttentionKernel kernel = wide_ ? kernels_.attention_f32 : kernels_.attention_bf16;
+  const AttentionKernel kernel = wide_    ? kernels_.attention_f32
+                                 : coded_ ? kernels_.attention_int8
+                                          : kernels_.attention_bf16;
   int counts[kQueriesMax];
   AttentionTile tile{};
   tile.queries = buffers.queries;
+  tile.query_scales = buffers.query_scales;
   tile.counts = counts;
   tile.query_count = item.query_count();
   tile.dim = padded_dim_;
@@ -314,11 +365,11 @@ void AttentionRun::run(const AttentionItem& item, const AttentionItem* next,
   tile.sum = buffers.split_sum;
   tile.out = buffers.split_out;
   if (item.partial >= 0) use_partial(item, &tile);
-  load_queries(item, buffers.queries);
+  load_queries(item, buffers);
   buffers.start(tile.query_count, value_dim_);
   // Pieces of keys and values are equally long where they are prefetched at all.
   const bool prefetches = direct_keys_ && direct_values_ && !wide_ && dim_ == value_dim_;
-  tile.next_bytes = kGroupPositions * dim_ * 2;
+  tile.next_bytes = static_cast<int>(piece_bytes(dim_));
   for (int split = item.split_begin; split < item.split_end; ++split) {
     tile.next_groups = 0;
     if (prefetches && split + 1 < item.split_end) {

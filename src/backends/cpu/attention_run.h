@@ -56,10 +56,12 @@ class AttentionRun {
 
   void add_items(int slice_index, std::vector<AttentionItem>* items) const;
   void split_items(std::int64_t splits_max, std::vector<AttentionItem>* items);
-  void load_queries(const AttentionItem& item, float* out) const;
+  void load_queries(const AttentionItem& item, const Buffers& buffers) const;
+  void load_query(const float* query, int index, const Buffers& buffers) const;
   int count_positions(const AttentionItem& item, int split, int* counts) const;
   void place_split(const AttentionItem& item, int split, int count, const Buffers& buffers,
                    AttentionTile* tile) const;
+  std::int64_t piece_bytes(int dim) const;
   const std::byte* key_group(const AttentionItem& item, int position) const;
   const std::byte* value_group(const AttentionItem& item, int position) const;
   void place_next(const AttentionItem& item, int split, AttentionTile* tile) const;
@@ -79,9 +81,10 @@ class AttentionRun {
   const AttentionArguments& arguments_;
   int group_;       // query heads per key head
   int dim_;         // of a query
-  int padded_dim_;  // as kernels see it: even for BF16
+  int padded_dim_;  // as kernels see it: even for BF16, a multiple of 4 for INT8
   int value_dim_;
-  bool wide_;  // F32 cache
+  bool wide_;   // F32 cache
+  bool coded_;  // INT8 cache
   bool direct_keys_;
   bool direct_values_;
   std::int64_t partial_floats_ = 0;

@@ -12,6 +12,7 @@ void CpuOps::attention(const AttentionArguments& arguments) {
   }
   if (run.is_small()) {
     for (const AttentionItem& item : attention_items_) run.run(item, nullptr, worker_scratch_[0]);
+    Scratch::level(worker_scratch_);
     return;
   }
   const std::int64_t count = std::ssize(attention_items_);
@@ -20,6 +21,7 @@ void CpuOps::attention(const AttentionArguments& arguments) {
     run.run(*item, i + 1 < count ? item + 1 : nullptr,
             worker_scratch_[static_cast<std::size_t>(worker)]);
   });
+  Scratch::level(worker_scratch_);
   if (run.partial_floats() == 0) return;
   split_rows_.clear();
   for (std::int64_t i = 0; i < count; ++i) {

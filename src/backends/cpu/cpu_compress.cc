@@ -1,8 +1,8 @@
 // Pooling runs of tokens into compressed entries. Sums are kept as a running softmax per channel,
 // one token after the other, so where a step ends does not show in the result.
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <vector>
 
 #include "backends/cpu/cpu_ops.h"
 #include "base/check.h"
@@ -46,17 +46,18 @@ struct Pool {
 // Some channels of one slice.
 class Compressor {
  public:
+  // channel_count: at most kChannelsPerItem.
   Compressor(const CompressArguments& arguments, std::int64_t width, std::int64_t first_channel,
              std::int64_t channel_count)
       : a_(arguments), width_(width), first_(first_channel), count_(channel_count) {
-    const std::size_t pools = arguments.overlap ? 3 : 1;
-    memory_.resize(pools * 3 * static_cast<std::size_t>(count_));
-    for (std::size_t p = 0; p < pools; ++p) {
-      float* start = memory_.data() + p * 3 * static_cast<std::size_t>(count_);
-      pools_.push_back({start, start + count_, start + 2 * count_});
-      pools_.back().clear(count_);
+    for (std::size_t p = 0; p < pools_.size(); ++p) {
+      float* start = memory_ + p * 3 * static_cast<std::size_t>(kChannelsPerItem);
+      pools_[p] = {start, start + count_, start + 2 * count_};
+      pools_[p].clear(count_);
     }
   }
+  Compressor(const Compressor&) = delete;
+  Compressor& operator=(const Compressor&) = delete;
 
   // `entry`: of `out`, the first that this slice completes.
   void run(const AttentionSlice& slice, std::int64_t entry) {
@@ -107,7 +108,7 @@ class Compressor {
     auto* state =
         reinterpret_cast<float*>(a_.state.data + slice.blocks[block] * a_.state.block_bytes()) +
         first_;
-    for (const Pool& pool : pools_) {
+    for (const Pool& pool : std::span(pools_).first(a_.overlap ? 3 : 1)) {
       for (float* part : {pool.max, pool.sum, pool.value}) {
         if (store) {
           std::copy_n(part, count_, state);
@@ -123,9 +124,9 @@ class Compressor {
   std::int64_t width_;
   std::int64_t first_;
   std::int64_t count_;
-  std::vector<float> memory_;
-  std::vector<Pool>
-      pools_;  // of this run's first vectors, of its second, of the run before's first
+  float memory_[3 * 3 * kChannelsPerItem];
+  // Of this run's first vectors; with overlap of its second, and of the run before's first.
+  std::array<Pool, 3> pools_;
 };
 
 }  // namespace
@@ -139,13 +140,13 @@ void CpuOps::compress(const CompressArguments& a) {
   CHECK(a.ratio > 0 && a.block_positions % a.ratio == 0 && a.state.dtype == DType::kF32);
   CHECK(a.state.tokens_per_block == 1 && a.state.role == CacheRole::kRows);
   CHECK(a.state.width == compress_state_width(width, a.overlap));
-  std::vector<std::int64_t> entries;  // [slice]
+  slice_entries_.clear();
   std::int64_t entry_count = 0;
   for (const AttentionSlice& slice : a.slices) {
     CHECK(slice.first_row >= 0 && slice.first_row + slice.row_count <= a.value.rows());
     const std::int64_t end = slice.first_position + slice.row_count;
     CHECK(static_cast<std::int64_t>(slice.blocks.size()) * a.block_positions >= end);
-    entries.push_back(entry_count);
+    slice_entries_.push_back(entry_count);
     entry_count += end / a.ratio - slice.first_position / a.ratio;
   }
   CHECK(a.out.rows() == entry_count && a.out.dtype == DType::kF32);
@@ -154,7 +155,7 @@ void CpuOps::compress(const CompressArguments& a) {
     const auto slice = static_cast<std::size_t>(item / parts);
     const std::int64_t first = item % parts * kChannelsPerItem;
     Compressor(a, width, first, std::min(kChannelsPerItem, width - first))
-        .run(a.slices[slice], entries[slice]);
+        .run(a.slices[slice], slice_entries_[slice]);
   });
 }
 

@@ -19,24 +19,27 @@ class CpuDevice final : public Device {
   CpuDevice(const CpuKernels& kernels, const DeviceOptions& options, const Placement& placement)
       : kernels_(kernels),
         compute_(options.compute),
+        cache_dtype_(options.cache.value_or(
+            options.compute == ComputeType::kFloat32 ? DType::kF32 : DType::kBF16)),
         pool_(placement.thread_count, placement.cpus, placement.node_count),
         ops_(kernels, options.compute, pool_, options.weights) {}
 
   Ops& ops() override { return ops_; }
-  DType cache_dtype() const override {
-    return compute_ == ComputeType::kFloat32 ? DType::kF32 : DType::kBF16;
-  }
+  DType cache_dtype() const override { return cache_dtype_; }
   std::string description() const override {
     std::string threads =
         fmt::format("{} thread{}", pool_.thread_count(), pool_.thread_count() == 1 ? "" : "s");
     if (pool_.node_count() > 1) threads += fmt::format(" on {} memory nodes", pool_.node_count());
-    return fmt::format("cpu {}, {}, {}", kernels_.name, threads,
-                       compute_ == ComputeType::kFloat32 ? "float32" : "bfloat16");
+    const DType arithmetic = compute_ == ComputeType::kFloat32 ? DType::kF32 : DType::kBF16;
+    std::string cache;
+    if (cache_dtype_ != arithmetic) cache = fmt::format(", {} cache", name(cache_dtype_));
+    return fmt::format("cpu {}, {}, {}{}", kernels_.name, threads, name(arithmetic), cache);
   }
 
  private:
   const CpuKernels& kernels_;
   ComputeType compute_;
+  DType cache_dtype_;
   ThreadPool pool_;
   CpuOps ops_;
 };
@@ -53,6 +56,11 @@ Result<std::unique_ptr<Device>> open_cpu_device(const DeviceOptions& options) {
   if (options.thread_count < 0 || options.thread_count > kThreadCountMax) {
     return invalid_argument(fmt::format("the thread count must be 0 to {}, not {}", kThreadCountMax,
                                         options.thread_count));
+  }
+  const DType cache = options.cache.value_or(DType::kBF16);
+  if (cache != DType::kF32 && cache != DType::kBF16 && cache != DType::kI8) {
+    return invalid_argument(
+        fmt::format("a cache can hold float32, bfloat16 or int8, and not {}", name(cache)));
   }
   const bool converts =
       options.weights != WeightTarget::kAuto && options.weights != WeightTarget::kAsStored;

@@ -97,6 +97,14 @@ void ExpertRun::combine(const ExpertArguments& a, const float* made) const {
   });
 }
 
+// The shared expert, which all tokens meet, is bound by arithmetic where the routed ones are bound
+// by memory. In front it lies in the stretch of one thread and is computed while the others read;
+// at the end all would first read together, then compute together.
+void ExpertRun::put_shared_first(const ExpertArguments& a) {
+  if (a.shared.gate_up == nullptr) return;
+  std::rotate(groups_.begin(), groups_.end() - 1, groups_.end());
+}
+
 void ExpertRun::run_chunk(const ExpertArguments& a) {
   group_tokens(a);
   add_shared(a);
@@ -111,6 +119,7 @@ void ExpertRun::run_chunk(const ExpertArguments& a) {
     CHECK(used_[p]->gate_up->rows == 2 * used_[p]->down->cols);
     groups_.push_back({&packed(used_[p]->gate_up), p, gated + parts_[p].first * inner});
   }
+  put_shared_first(a);
   product_.multiply_gated({rows_, parts_}, groups_, inner, a.limit);
 
   for (std::size_t i = 0; i < rows_.size(); ++i) {
@@ -122,6 +131,7 @@ void ExpertRun::run_chunk(const ExpertArguments& a) {
     parts_[p].cols = used_[p]->down->cols;
     groups_.push_back({&packed(used_[p]->down), p, made + parts_[p].first * a.out.cols()});
   }
+  put_shared_first(a);
   product_.multiply({rows_, parts_}, groups_, a.out.cols());
   combine(a, made);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backends/cpu/grouped_product.h"
@@ -24,6 +25,7 @@ class ExpertRun {
   void run_chunk(const ExpertArguments& arguments);
   void group_tokens(const ExpertArguments& arguments);
   void add_shared(const ExpertArguments& arguments);
+  void put_shared_first(const ExpertArguments& arguments);
   void combine(const ExpertArguments& arguments, const float* made) const;
 
   const CpuKernels& kernels_;
@@ -39,7 +41,8 @@ class ExpertRun {
   std::vector<ProductGroup> groups_;
 };
 
-// Ops::route
-void route_tokens(const RouteArguments& arguments, ThreadPool& pool);
+// Ops::route. worker_scratch: one for each thread of the pool.
+void route_tokens(const RouteArguments& arguments, ThreadPool& pool,
+                  std::span<Scratch> worker_scratch);
 
 }  // namespace kun

@@ -276,6 +276,28 @@ TEST(Routing, NormalizesAndScalesScoresOfEveryKind) {
   EXPECT_NEAR(route(a, {0.5F, 30.0F}, 2).weights[0], std::sqrt(30.0), 1e-5);
 }
 
+TEST(Routing, GivesFiniteWeightsForLogitsOfAnySize) {
+  RouteArguments a;
+  a.normalize = true;
+  for (const GateScore score :
+       {GateScore::kSoftmax, GateScore::kSigmoid, GateScore::kSqrtSoftplus}) {
+    a.score = score;
+    for (const Floats& logits :
+         {Floats(6, 0.0F), Floats(6, -1e30F), Floats(6, 1e30F), Floats(6, 1e-41F),
+          Floats{-INFINITY, 3e38F, -3e38F, 1e-45F, -INFINITY, 0.0F},
+          Floats{-INFINITY, -INFINITY, -INFINITY, 0.0F, -INFINITY, -INFINITY}}) {
+      const Routed routed = route(a, logits, 3);
+      double sum = 0.0;
+      for (const float weight : routed.weights) {
+        EXPECT_TRUE(std::isfinite(weight) && weight >= 0.0F) << weight;
+        sum += static_cast<double>(weight);
+      }
+      // Where all scores are nothing, so is their sum; it divides nothing by zero.
+      EXPECT_TRUE(std::abs(sum - 1.0) < 1e-5 || sum < 1e-5) << sum;
+    }
+  }
+}
+
 TEST(Routing, TakesExpertsThatAreGiven) {
   std::vector<std::int32_t> given{3, 1};
   RouteArguments a;

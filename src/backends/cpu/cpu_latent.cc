@@ -23,6 +23,7 @@ void CpuOps::latent_attention(const LatentAttentionArguments& arguments) {
     run.run(latent_items_[static_cast<std::size_t>(i)],
             worker_scratch_[static_cast<std::size_t>(worker)]);
   });
+  Scratch::level(worker_scratch_);
   if (run.partial_floats() == 0) return;
   latent_starts_.clear();
   for (std::size_t i = 0; i < latent_items_.size(); ++i) {
@@ -67,7 +68,8 @@ void CpuOps::linear_groups(ConstTensorView in, std::span<const PackedMatrix* con
 }
 
 void CpuOps::route(const RouteArguments& arguments) {
-  route_tokens(arguments, pool_);
+  route_tokens(arguments, pool_, worker_scratch_);
+  Scratch::level(worker_scratch_);
 }
 
 void CpuOps::experts(const ExpertArguments& arguments) {
@@ -76,7 +78,8 @@ void CpuOps::experts(const ExpertArguments& arguments) {
 
 void CpuOps::choose_entries(const ChooseArguments& arguments) {
   EntryChoice choice(kernels_, arguments);
-  choice.run(pool_, partial_scratch_);
+  choice.run(pool_, {partial_scratch_, worker_scratch_, choice_rows_});
+  Scratch::level(worker_scratch_);
 }
 
 }  // namespace kun

@@ -183,28 +183,62 @@ TEST_P(EveryTable, GivesARowTheSameBitsInEveryBatchAndOnAnyThreads) {
   }
 }
 
-TEST_P(EveryTable, FusesGateAndUpWithTheSameBits) {
-  const std::int64_t cols = 256;
-  const Opened opened(GetParam(), ComputeType::kBFloat16, 2);
-  for (const std::int64_t inner : {64, 70}) {
-    const RandomWeights gate(WeightFormat::kQ4_0, inner, cols, 1);
-    const RandomWeights up(WeightFormat::kQ6_K, inner, cols, 2);
-    const WeightView views[] = {gate.view, up.view};
-    const auto packed = pack(opened.ops(), views);
-    for (const std::int64_t tokens : {1, 9, 20}) {
-      auto in = random_floats(tokens * cols, 3);
-      auto wide = zeros(tokens * 2 * inner);
-      auto scratch = zeros(tokens * 2 * inner);
-      auto expected = zeros(tokens * inner);
-      auto out = zeros(tokens * inner);
-      opened.ops().linear(view2(in, tokens, cols), *packed, {}, LinearOutput::kStore,
-                          view2(wide, tokens, 2 * inner));
-      opened.ops().silu_gate(view2(wide, tokens, 2 * inner), view2(expected, tokens, inner));
-      opened.ops().linear_silu_gate(view2(in, tokens, cols), *packed,
-                                    view2(scratch, tokens, 2 * inner), view2(out, tokens, inner));
-      // The gate's vector tail may be computed by the same formula elsewhere in a vector: bits
-      // still agree, because lanes do not know each other.
-      ASSERT_TRUE(same_bits(out.data(), expected.data(), tokens * inner)) << inner << ' ' << tokens;
+// The block as its three operations one after the other.
+std::vector<float> feed_forward(Ops& ops, TensorView in, const PackedMatrix& gate_up,
+                                const PackedMatrix& down, ConstTensorView bias,
+                                std::vector<float> out) {
+  auto wide = zeros(in.rows() * gate_up.rows);
+  auto gated = zeros(in.rows() * down.cols);
+  const TensorView wide_view = view2(wide, in.rows(), gate_up.rows);
+  const TensorView gated_view = view2(gated, in.rows(), down.cols);
+  ops.linear(in, gate_up, {}, LinearOutput::kStore, wide_view);
+  ops.silu_gate(wide_view, gated_view);
+  ops.linear(gated_view, down, bias, LinearOutput::kAccumulate, view2(out, in.rows(), down.rows));
+  return out;
+}
+
+TEST_P(EveryTable, FusesTheFeedForwardBlockWithTheSameBits) {
+  constexpr std::int64_t kCols = 256;
+  constexpr std::int64_t kRows = 40;  // one panel and a quarter
+  struct Shape {
+    std::int64_t inner;
+    WeightFormat gate;
+    WeightFormat up;
+    WeightFormat down;
+  };
+  // Blocks or floats between the products; panels that are whole or not; an odd number of panels,
+  // one of super blocks, and more than a pass takes.
+  const Shape shapes[] = {{96, WeightFormat::kQ4_0, WeightFormat::kQ6_K, WeightFormat::kQ8_0},
+                          {256, WeightFormat::kBF16, WeightFormat::kQ4_K, WeightFormat::kQ4_K},
+                          {64, WeightFormat::kQ8_0, WeightFormat::kQ8_0, WeightFormat::kBF16},
+                          {70, WeightFormat::kQ4_0, WeightFormat::kQ4_0, WeightFormat::kBF16}};
+  for (const ComputeType compute : {ComputeType::kBFloat16, ComputeType::kFloat32}) {
+    const Opened opened(GetParam(), compute, 2);
+    Ops& ops = opened.ops();
+    for (const Shape& shape : shapes) {
+      const RandomWeights gate(shape.gate, shape.inner, kCols, 1);
+      const RandomWeights up(shape.up, shape.inner, kCols, 2);
+      const RandomWeights down(shape.down, kRows, shape.inner, 3);
+      const WeightView views[] = {gate.view, up.view};
+      const auto gate_up = pack(ops, views);
+      const auto packed_down = pack(ops, {&down.view, 1});
+      auto bias = random_floats(kRows, 4);
+      const TensorView bias_view(reinterpret_cast<std::byte*>(bias.data()), DType::kF32, {kRows});
+      // One tile of tokens, tiles of unequal size, and more tiles than stream through a panel.
+      for (const std::int64_t tokens : {1, 6, 8, 20, 80}) {
+        auto in = random_floats(tokens * kCols, 5);
+        if (tokens > 6) in[static_cast<std::size_t>(6 * kCols)] = NAN;
+        auto wide = zeros(tokens * 2 * shape.inner);
+        auto gated = zeros(tokens * shape.inner);
+        auto out = random_floats(tokens * kRows, 6);
+        const auto expected =
+            feed_forward(ops, view2(in, tokens, kCols), *gate_up, *packed_down, bias_view, out);
+        ops.gated_mlp(view2(in, tokens, kCols), *gate_up, *packed_down, bias_view,
+                      view2(wide, tokens, 2 * shape.inner), view2(gated, tokens, shape.inner),
+                      view2(out, tokens, kRows));
+        ASSERT_TRUE(same_bits(out.data(), expected.data(), tokens * kRows))
+            << shape.inner << ' ' << tokens;
+      }
     }
   }
 }

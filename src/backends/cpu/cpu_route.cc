@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "backends/cpu/cpu_experts.h"
 #include "base/check.h"
@@ -14,7 +13,7 @@ namespace {
 // Above this softplus(x) is x in double precision terms of its use here.
 constexpr double kSoftplusLinear = 20.0;
 
-void score_all(GateScore kind, const float* logits, std::vector<double>& scores) {
+void score_all(GateScore kind, const float* logits, std::span<double> scores) {
   const std::size_t count = scores.size();
   if (kind == GateScore::kSoftmax) {
     const auto max = static_cast<double>(*std::max_element(logits, logits + count));
@@ -47,8 +46,10 @@ double score_group(GroupScore kind, std::span<const double> choices) {
 }
 
 // The `count` best of `values`, best first, ties to the lower index; NaN counts as the worst.
-void best_of(std::span<const double> values, std::int64_t count, std::vector<std::int32_t>& order) {
-  order.resize(values.size());
+// order: room for the indices of all values.
+std::span<const std::int32_t> best_of(std::span<const double> values, std::int64_t count,
+                                      std::span<std::int32_t> order) {
+  order = order.first(values.size());
   std::iota(order.begin(), order.end(), 0);
   const auto key = [&](std::int32_t i) {
     const double value = values[static_cast<std::size_t>(i)];
@@ -60,69 +61,83 @@ void best_of(std::span<const double> values, std::int64_t count, std::vector<std
                       const double right = key(b);
                       return left != right ? left > right : a < b;
                     });
-  order.resize(static_cast<std::size_t>(count));
+  return order.first(static_cast<std::size_t>(count));
 }
 
 class TokenRouter {
  public:
-  explicit TokenRouter(const RouteArguments& arguments)
-      : a_(arguments), scores_(static_cast<std::size_t>(arguments.logits.cols())) {}
+  TokenRouter(const RouteArguments& arguments, Scratch& scratch) : a_(arguments) {
+    const std::int64_t experts = arguments.logits.cols();
+    const std::int64_t groups = arguments.group_count;
+    auto* doubles = scratch.get_array<double>(3 * experts + 2 * groups);
+    const auto take = [&doubles](std::int64_t count) {
+      const std::span<double> taken(doubles, static_cast<std::size_t>(count));
+      doubles += count;
+      return taken;
+    };
+    scores_ = take(experts);
+    choices_ = take(experts);
+    judged_ = take(groups);
+    order_ = {reinterpret_cast<std::int32_t*>(doubles), static_cast<std::size_t>(experts)};
+    kept_ = {order_.data() + experts, static_cast<std::size_t>(groups)};
+  }
 
   void route(std::int64_t token) {
     score_all(a_.score, a_.logits.row<float>(token), scores_);
     if (a_.given.data != nullptr) {
       const auto* given = a_.given.row<std::int32_t>(token);
-      order_.assign(given, given + a_.given.cols());
+      write(token, {given, static_cast<std::size_t>(a_.given.cols())});
     } else {
-      choose();
+      write(token, choose());
     }
-    write(token);
   }
 
  private:
-  void choose() {
-    choices_ = scores_;
+  std::span<const std::int32_t> choose() {
+    std::copy(scores_.begin(), scores_.end(), choices_.begin());
     if (a_.bias.data != nullptr) {
       for (std::size_t i = 0; i < choices_.size(); ++i) {
         choices_[i] += static_cast<double>(a_.bias.row<float>(0)[i]);
       }
     }
     if (a_.group_count > 1) drop_groups();
-    best_of(choices_, a_.experts.cols(), order_);
+    return best_of(choices_, a_.experts.cols(), order_);
   }
 
   void drop_groups() {
     const auto groups = static_cast<std::size_t>(a_.group_count);
     const std::size_t size = choices_.size() / groups;
-    std::vector<double> judged;
     for (std::size_t g = 0; g < groups; ++g) {
-      judged.push_back(score_group(a_.group_score, std::span(choices_).subspan(g * size, size)));
+      judged_[g] = score_group(a_.group_score, choices_.subspan(g * size, size));
+      kept_[g] = 0;
     }
-    best_of(judged, a_.kept_group_count, order_);
-    std::vector<bool> kept(groups, false);
-    for (const std::int32_t g : order_) kept[static_cast<std::size_t>(g)] = true;
+    for (const std::int32_t g : best_of(judged_, a_.kept_group_count, order_)) {
+      kept_[static_cast<std::size_t>(g)] = 1;
+    }
     for (std::size_t i = 0; i < choices_.size(); ++i) {
-      if (!kept[i / size]) choices_[i] = -INFINITY;
+      if (kept_[i / size] == 0) choices_[i] = -INFINITY;
     }
   }
 
-  void write(std::int64_t token) const {
+  void write(std::int64_t token, std::span<const std::int32_t> order) const {
     auto* experts = a_.experts.row<std::int32_t>(token);
     auto* weights = a_.weights.row<float>(token);
     double sum = 0.0;
-    for (const std::int32_t expert : order_) sum += scores_[static_cast<std::size_t>(expert)];
+    for (const std::int32_t expert : order) sum += scores_[static_cast<std::size_t>(expert)];
     // The published code adds 1e-20 to the sum.
     const double factor = static_cast<double>(a_.scale) / (a_.normalize ? sum + 1e-20 : 1.0);
-    for (std::size_t j = 0; j < order_.size(); ++j) {
-      experts[j] = order_[j];
-      weights[j] = static_cast<float>(scores_[static_cast<std::size_t>(order_[j])] * factor);
+    for (std::size_t j = 0; j < order.size(); ++j) {
+      experts[j] = order[j];
+      weights[j] = static_cast<float>(scores_[static_cast<std::size_t>(order[j])] * factor);
     }
   }
 
   const RouteArguments& a_;
-  std::vector<double> scores_;
-  std::vector<double> choices_;
-  std::vector<std::int32_t> order_;
+  std::span<double> scores_;       // [expert]
+  std::span<double> choices_;      // [expert]
+  std::span<double> judged_;       // [group]
+  std::span<std::int32_t> order_;  // [expert]
+  std::span<std::int32_t> kept_;   // [group]: 0 or 1
 };
 
 void check_arguments(const RouteArguments& a) {
@@ -142,12 +157,13 @@ void check_arguments(const RouteArguments& a) {
 
 }  // namespace
 
-void route_tokens(const RouteArguments& arguments, ThreadPool& pool) {
+void route_tokens(const RouteArguments& arguments, ThreadPool& pool,
+                  std::span<Scratch> worker_scratch) {
   check_arguments(arguments);
   constexpr std::int64_t kTokensPerItem = 16;
   const std::int64_t tokens = arguments.logits.rows();
-  pool.run((tokens + kTokensPerItem - 1) / kTokensPerItem, [&](std::int64_t item, int) {
-    TokenRouter router(arguments);
+  pool.run((tokens + kTokensPerItem - 1) / kTokensPerItem, [&](std::int64_t item, int worker) {
+    TokenRouter router(arguments, worker_scratch[static_cast<std::size_t>(worker)]);
     const std::int64_t end = std::min(tokens, (item + 1) * kTokensPerItem);
     for (std::int64_t t = item * kTokensPerItem; t < end; ++t) router.route(t);
   });

@@ -1,6 +1,7 @@
 // Operations that treat every row by itself, and the memory operations.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "backends/cpu/cache_layout.h"
 #include "backends/cpu/cpu_ops.h"
@@ -65,6 +66,27 @@ void store_entry(const float* in, const CachePlane& plane, std::int64_t slot) {
   }
 }
 
+// Codes and scales of every head of an entry.
+void store_int8_entry(const CpuKernels& kernels, const float* in, const CachePlane& plane,
+                      std::int64_t slot) {
+  std::byte* block = plane.data + slot / plane.tokens_per_block * plane.block_bytes();
+  const Int8Place place(plane, slot % plane.tokens_per_block);
+  const int head = head_width(plane);
+  // Elements that lie together, and bytes from one such run to the next.
+  const bool keys = place.layout == CacheArrangement::kKeyGroups;
+  const int run = keys ? 4 : place.layout == CacheArrangement::kValuePairs ? 1 : head;
+  const int step = keys ? 4 * kGroupPositions : 2;
+  std::int8_t codes[kInt8HeadWidthMax];
+  for (int h = 0; h < plane.width / head; ++h) {
+    const float scale = kernels.quantize_head(in + h * head, head, codes);
+    std::byte* out = block + place.code(h, 0);
+    for (int i = 0; i < head; i += run, out += step) {
+      std::memcpy(out, codes + i, static_cast<std::size_t>(run));
+    }
+    std::memcpy(block + place.scale(h), &scale, sizeof(scale));
+  }
+}
+
 }  // namespace
 
 CpuOps::CpuOps(const CpuKernels& kernels, ComputeType compute, ThreadPool& pool,
@@ -100,6 +122,10 @@ PackedImage CpuOps::image(const PackedMatrix& matrix) {
 
 Result<std::unique_ptr<PackedMatrix>> CpuOps::unpack(const PackedImage& image) {
   return matrix_of(image, pool_, weight_memory_);
+}
+
+void CpuOps::prepare(std::int64_t count, const std::function<void(std::int64_t)>& body) {
+  pool_.run(count, [&](std::int64_t i, int) { body(i); });
 }
 
 void CpuOps::embed(std::span<const Token> ids, const WeightView& table, TensorView out) {
@@ -176,11 +202,18 @@ void CpuOps::store_cache(ConstTensorView rows, std::span<const std::int32_t> slo
   const auto count = static_cast<std::int64_t>(slots.size());
   CHECK(rows.rank == 2 && rows.dtype == DType::kF32 && rows.rows() == count);
   CHECK(plane.width % head_width(plane) == 0);
-  CHECK(rows.cols() == plane.width && (plane.dtype == DType::kF32 || plane.dtype == DType::kBF16));
+  CHECK(rows.cols() == plane.width);
+  const bool coded = plane.dtype == DType::kI8;
+  CHECK(coded || plane.dtype == DType::kF32 || plane.dtype == DType::kBF16);
+  CHECK(!coded || (head_width(plane) <= kInt8HeadWidthMax && plane.role != CacheRole::kRows &&
+                   plane.role != CacheRole::kIndexKeys));
   const std::int64_t slot_count = plane.block_count * plane.tokens_per_block;
-  run_rows(count, plane.width * 2, [&](std::int64_t t) {
+  // Where neighbours of an entry lie in different lines, nearly every element waits for memory.
+  const std::int64_t cost = arrangement(plane) == CacheArrangement::kPlain ? 2 : 16;
+  run_rows(count, plane.width * cost, [&](std::int64_t t) {
     const std::int64_t slot = slots[static_cast<std::size_t>(t)];
     CHECK(slot >= 0 && slot < slot_count);
+    if (coded) return store_int8_entry(kernels_, rows.row<float>(t), plane, slot);
     store_entry(rows.row<float>(t), plane, slot);
   });
 }

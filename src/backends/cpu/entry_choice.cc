@@ -20,7 +20,7 @@ void check_arguments(const ChooseArguments& a) {
   CHECK(a.query.rank == 3 && a.query.dtype == DType::kF32 && a.query.cols() == a.keys.width);
   CHECK(a.weights.rank == 2 && a.weights.dtype == DType::kF32);
   CHECK(a.weights.rows() == a.query.rows() && a.weights.cols() == a.query.shape[1]);
-  CHECK(a.keys.role == CacheRole::kIndexKeys && a.stride > 0);
+  CHECK(a.keys.role == CacheRole::kIndexKeys && a.stride > 0 && a.first >= 0);
   CHECK(a.keys.dtype == DType::kF32 || a.keys.dtype == DType::kBF16);
   CHECK(a.chosen.rank == 2 && a.chosen.dtype == DType::kI32 && a.chosen.rows() == a.query.rows());
   for (const AttentionSlice& slice : a.slices) {
@@ -124,14 +124,15 @@ void EntryChoice::score(const Row& row, const std::byte* query, std::int32_t fir
   }
 }
 
-void EntryChoice::choose(const Row& row, const float* scores,
-                         std::vector<std::int32_t>& order) const {
+void EntryChoice::choose(const Row& row, const float* scores, Scratch& scratch) const {
   auto* chosen = arguments_.chosen.row<std::int32_t>(row.row);
   const auto wanted = static_cast<std::int32_t>(arguments_.chosen.cols());
-  const std::int32_t count = std::min(wanted, row.visible);
-  order.resize(static_cast<std::size_t>(row.visible));
-  std::iota(order.begin(), order.end(), 0);
-  if (count < row.visible) {
+  const std::int32_t visible = std::max(0, row.visible - arguments_.first);
+  const std::int32_t count = std::min(wanted, visible);
+  const std::span order(scratch.get_array<std::int32_t>(visible),
+                        static_cast<std::size_t>(visible));
+  std::iota(order.begin(), order.end(), arguments_.first);
+  if (count < visible) {
     const auto key = [&](std::int32_t i) { return std::isnan(scores[i]) ? -INFINITY : scores[i]; };
     std::nth_element(order.begin(), order.begin() + count, order.end(),
                      [&](std::int32_t a, std::int32_t b) {
@@ -145,12 +146,13 @@ void EntryChoice::choose(const Row& row, const float* scores,
   std::fill(chosen + count, chosen + wanted, -1);
 }
 
-void EntryChoice::run_rows(std::span<const Row> rows, ThreadPool& pool, Scratch& scratch) const {
+void EntryChoice::run_rows(ThreadPool& pool, const Memory& work) const {
+  const std::span<const Row> rows = work.rows;
   std::int32_t longest = 1;
   for (const Row& row : rows) longest = std::max(longest, row.visible);
   const std::int64_t query_bytes = heads_ * dim_ * 4;
   const std::int64_t row_bytes = query_bytes + std::int64_t{longest} * 4;
-  std::byte* memory = scratch.get(std::ssize(rows) * row_bytes);
+  std::byte* memory = work.scores.get(std::ssize(rows) * row_bytes);
   const auto query_of = [&](std::int64_t i) { return memory + i * query_bytes; };
   const auto scores_of = [&](std::int64_t i) {
     return reinterpret_cast<float*>(memory + std::ssize(rows) * query_bytes) + i * longest;
@@ -166,18 +168,18 @@ void EntryChoice::run_rows(std::span<const Row> rows, ThreadPool& pool, Scratch&
     const std::int32_t count = std::min(kEntriesPerItem, row.visible - first);
     if (count > 0) score(row, query_of(i), first, count, scores_of(i) + first);
   });
-  std::vector<std::vector<std::int32_t>> orders(static_cast<std::size_t>(pool.thread_count()));
   pool.run(std::ssize(rows), [&](std::int64_t i, int worker) {
     choose(rows[static_cast<std::size_t>(i)], scores_of(i),
-           orders[static_cast<std::size_t>(worker)]);
+           work.workers[static_cast<std::size_t>(worker)]);
   });
 }
 
-void EntryChoice::run(ThreadPool& pool, Scratch& scratch) const {
-  std::vector<Row> rows;
+void EntryChoice::run(ThreadPool& pool, const Memory& memory) const {
+  std::vector<Row>& rows = memory.rows;
+  rows.clear();
   std::int64_t floats = 0;
   const auto flush = [&] {
-    if (!rows.empty()) run_rows(rows, pool, scratch);
+    if (!rows.empty()) run_rows(pool, memory);
     rows.clear();
     floats = 0;
   };

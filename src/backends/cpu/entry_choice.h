@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backends/cpu/kernels.h"
@@ -12,27 +13,37 @@
 
 namespace kun {
 
+// A row that chooses, and how many entries it sees.
+struct ChoiceRow {
+  std::int32_t slice;
+  std::int32_t row;  // of the batch
+  std::int32_t visible;
+};
+
 class EntryChoice {
  public:
-  EntryChoice(const CpuKernels& kernels, const ChooseArguments& arguments);
-
-  void run(ThreadPool& pool, Scratch& scratch) const;
-
- private:
-  struct Row {
-    std::int32_t slice;
-    std::int32_t row;  // of the batch
-    std::int32_t visible;
+  // What it works in, kept from call to call by its owner.
+  struct Memory {
+    Scratch& scores;
+    std::span<Scratch> workers;  // one for each thread of the pool
+    std::vector<ChoiceRow>& rows;
   };
 
-  void run_rows(std::span<const Row> rows, ThreadPool& pool, Scratch& scratch) const;
+  EntryChoice(const CpuKernels& kernels, const ChooseArguments& arguments);
+
+  void run(ThreadPool& pool, const Memory& memory) const;
+
+ private:
+  using Row = ChoiceRow;
+
+  void run_rows(ThreadPool& pool, const Memory& memory) const;
   void load_query(const Row& row, std::byte* out) const;
   void score(const Row& row, const std::byte* query, std::int32_t first, std::int32_t count,
              float* scores) const;
   void score_panel(const Row& row, const std::byte* query, std::int32_t first, std::int32_t count,
                    float* scores) const;
   void score_plain(const Row& row, std::int32_t entry, float* score) const;
-  void choose(const Row& row, const float* scores, std::vector<std::int32_t>& order) const;
+  void choose(const Row& row, const float* scores, Scratch& scratch) const;
 
   const CpuKernels& kernels_;
   const ChooseArguments& arguments_;

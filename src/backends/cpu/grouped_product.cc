@@ -44,14 +44,14 @@ GroupedProduct::Form GroupedProduct::form_of(PanelFormat format) const {
 
 // Gives every part room for its forms.
 void GroupedProduct::place_forms(const Input& input, std::span<const ProductGroup> groups) {
-  std::vector<std::int64_t> offsets(input.parts.size() * kFormCount, -1);
+  offsets_.assign(input.parts.size() * kFormCount, -1);
   std::int64_t bytes = 0;
   for (const ProductGroup& group : groups) {
     const ProductRows& part = input.parts[group.rows];
     CHECK(group.weight->cols == part.cols);
     for (const PackedSegment& segment : group.weight->segments) {
       const Form form = form_of(segment.format);
-      std::int64_t& offset = offsets[group.rows * kFormCount + form];
+      std::int64_t& offset = offsets_[group.rows * kFormCount + form];
       if (offset >= 0) continue;
       offset = bytes;
       bytes += (part.count * row_bytes(form, part.cols) + 63) / 64 * 64;
@@ -61,7 +61,7 @@ void GroupedProduct::place_forms(const Input& input, std::span<const ProductGrou
   converted_.assign(input.parts.size(), {});
   for (std::size_t p = 0; p < input.parts.size(); ++p) {
     for (int form = 0; form < kFormCount; ++form) {
-      const std::int64_t offset = offsets[p * kFormCount + static_cast<std::size_t>(form)];
+      const std::int64_t offset = offsets_[p * kFormCount + static_cast<std::size_t>(form)];
       if (offset >= 0) converted_[p].forms[form] = base + offset;
     }
   }
@@ -122,28 +122,38 @@ void GroupedProduct::cut(const Input& input, std::span<const ProductGroup> group
   }
 }
 
+// body(panel, tile): every panel meets all tiles, or, of many, every tile all panels of the item.
 template <class Body>
-void GroupedProduct::run_items(const Input& input, std::span<const ProductGroup> groups,
-                               const Body& body) {
-  pool_.run(static_cast<std::int64_t>(items_.size()), [&](std::int64_t i, int) {
-    const Item& item = items_[static_cast<std::size_t>(i)];
-    const ProductGroup& group = groups[static_cast<std::size_t>(item.group)];
-    const std::int64_t tiles = TokenTiles(input.parts[group.rows].count).count;
-    if (tiles > kStreamingTilesMax) {
-      for (std::int64_t t = 0; t < tiles; ++t) {
-        for (std::int64_t p = item.first_panel; p < item.end_panel; ++p) body(group, p, t);
-      }
-      return;
+void GroupedProduct::for_each_tile(const Item& item, std::int64_t tiles, const Body& body) {
+  if (tiles > kStreamingTilesMax) {
+    for (std::int64_t t = 0; t < tiles; ++t) {
+      for (std::int64_t p = item.first_panel; p < item.end_panel; ++p) body(p, t);
     }
-    for (std::int64_t p = item.first_panel; p < item.end_panel; ++p) {
-      for (std::int64_t t = 0; t < tiles; ++t) body(group, p, t);
-    }
-  });
+    return;
+  }
+  for (std::int64_t p = item.first_panel; p < item.end_panel; ++p) {
+    for (std::int64_t t = 0; t < tiles; ++t) body(p, t);
+  }
 }
 
-// call->out must point at the tile's first row and the panel's first column.
+// Has `call` bring the tile's share of the panel that comes next into the cache, if that pays.
+void GroupedProduct::prefetch_share(const ProductGroup& group, std::int64_t panel,
+                                    std::int64_t tile, const TokenTiles& tiles,
+                                    LinearTile* call) const {
+  call->prefetch_bytes = 0;
+  if (tiles.count > kStreamingTilesMax || panel >= group.weight->panel_count()) return;
+  const PanelPlace place = group.weight->locate(panel);
+  if (!prefetch_pays(place.segment->format, tiles.tokens)) return;
+  const std::int64_t lines = (place.segment->panel_bytes + 63) / 64;
+  const std::int64_t share = (lines + tiles.count - 1) / tiles.count * 64;
+  call->prefetch = group.weight->panel(*place.segment, place.index) + tile * share;
+  call->prefetch_bytes = share;
+}
+
+// call->out must point at the tile's first row and the panel's first column. `next`: the panel to
+// bring nearer meanwhile, or panel_count() where none is known.
 void GroupedProduct::call_kernel(const Input& input, const ProductGroup& group, std::int64_t panel,
-                                 std::int64_t tile, LinearTile* call) const {
+                                 std::int64_t next, std::int64_t tile, LinearTile* call) const {
   const PanelPlace place = group.weight->locate(panel);
   const PackedSegment& segment = *place.segment;
   const ProductRows& part = input.parts[group.rows];
@@ -156,6 +166,7 @@ void GroupedProduct::call_kernel(const Input& input, const ProductGroup& group, 
   call->tokens = tiles.size(tile);
   call->rows = static_cast<int>(
       std::min<std::int64_t>(kPanelRows, segment.row_count - place.index * kPanelRows));
+  prefetch_share(group, next, tile, tiles, call);
   kernels_.linear[static_cast<std::size_t>(segment.format)](*call);
 }
 
@@ -163,13 +174,46 @@ void GroupedProduct::multiply(const Input& input, std::span<const ProductGroup> 
                               std::int64_t out_stride) {
   convert(input, groups);
   cut(input, groups, false);
-  run_items(input, groups, [&](const ProductGroup& group, std::int64_t panel, std::int64_t tile) {
-    LinearTile call{};
+  pool_.run(static_cast<std::int64_t>(items_.size()), [&](std::int64_t i, int) {
+    const Item& item = items_[static_cast<std::size_t>(i)];
+    const ProductGroup& group = groups[static_cast<std::size_t>(item.group)];
     const TokenTiles tiles(input.parts[group.rows].count);
-    call.out = group.out + tiles.first(tile) * out_stride + group.weight->locate(panel).row;
+    LinearTile call{};
     call.out_stride = out_stride;
-    call_kernel(input, group, panel, tile, &call);
+    for_each_tile(item, tiles.count, [&](std::int64_t panel, std::int64_t tile) {
+      call.out = group.out + tiles.first(tile) * out_stride + group.weight->locate(panel).row;
+      call_kernel(input, group, panel, panel + 1, tile, &call);
+    });
   });
+}
+
+// With one tile the gate panels of an item are one stream of memory and the up panels another: to
+// go back and forth would start the hardware's prefetcher anew at every panel. Requires: panels are
+// whole.
+void GroupedProduct::stream_gated(const Input& input, const ProductGroup& group, const Item& item,
+                                  std::int64_t out_stride, float limit) const {
+  alignas(64) float ups[kTileTokens * kPanelRows];
+  const std::int64_t half = group.weight->segments.front().panel_count();
+  LinearTile call{};
+  call.out_stride = out_stride;
+  for (std::int64_t p = item.first_panel; p < item.end_panel; ++p) {
+    const std::int64_t next = p + 1 < item.end_panel ? p + 1 : half + item.first_panel;
+    call.out = group.out + p * kPanelRows;
+    call_kernel(input, group, p, next, 0, &call);
+  }
+  call.out_stride = kPanelRows;
+  call.out = ups;
+  for (std::int64_t p = item.first_panel; p < item.end_panel; ++p) {
+    // The next item's gates follow this one's.
+    const std::int64_t next = p + 1 < item.end_panel || p + 1 == half ? half + p + 1 : p + 1;
+    call_kernel(input, group, half + p, next, 0, &call);
+    for (int i = 0; i < call.tokens; ++i) {
+      float* gate = group.out + i * out_stride + p * kPanelRows;
+      float* up = ups + i * kPanelRows;
+      if (limit != 0.0F) clamp_gate(limit, gate, up);
+      kernels_.silu_gate(gate, up, gate, kPanelRows);
+    }
+  }
 }
 
 // A panel of gates and the panel of ups beside it; gates wait in a buffer, too, because the last
@@ -184,9 +228,10 @@ void GroupedProduct::multiply_gated_panel(const Input& input, const ProductGroup
   LinearTile call{};
   call.out_stride = kPanelRows;
   call.out = gates;
-  call_kernel(input, group, panel, tile, &call);
+  call_kernel(input, group, panel, panel + 1, tile, &call);
   call.out = ups;
-  call_kernel(input, group, half.panel_count() + panel, tile, &call);
+  const std::int64_t beside = half.panel_count() + panel;
+  call_kernel(input, group, beside, beside + 1, tile, &call);
   for (int i = 0; i < call.tokens; ++i) {
     float* gate = gates + i * kPanelRows;
     float* up = ups + i * kPanelRows;
@@ -204,8 +249,16 @@ void GroupedProduct::multiply_gated(const Input& input, std::span<const ProductG
   }
   convert(input, groups);
   cut(input, groups, true);
-  run_items(input, groups, [&](const ProductGroup& group, std::int64_t panel, std::int64_t tile) {
-    multiply_gated_panel(input, group, panel, tile, out_stride, limit);
+  pool_.run(static_cast<std::int64_t>(items_.size()), [&](std::int64_t i, int) {
+    const Item& item = items_[static_cast<std::size_t>(i)];
+    const ProductGroup& group = groups[static_cast<std::size_t>(item.group)];
+    const std::int64_t tiles = TokenTiles(input.parts[group.rows].count).count;
+    if (tiles == 1 && group.weight->segments.front().row_count % kPanelRows == 0) {
+      return stream_gated(input, group, item, out_stride, limit);
+    }
+    for_each_tile(item, tiles, [&](std::int64_t panel, std::int64_t tile) {
+      multiply_gated_panel(input, group, panel, tile, out_stride, limit);
+    });
   });
 }
 

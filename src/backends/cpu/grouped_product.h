@@ -28,6 +28,8 @@ struct ProductGroup {
   float* out = nullptr;  // of its first row
 };
 
+struct TokenTiles;
+
 // One thread at a time.
 class GroupedProduct {
  public:
@@ -68,16 +70,21 @@ class GroupedProduct {
   void convert_tile(const Input& input, std::size_t part, std::int64_t tile, Form form) const;
   void cut(const Input& input, std::span<const ProductGroup> groups, bool gated);
   template <class Body>
-  void run_items(const Input& input, std::span<const ProductGroup> groups, const Body& body);
+  static void for_each_tile(const Item& item, std::int64_t tiles, const Body& body);
+  void prefetch_share(const ProductGroup& group, std::int64_t panel, std::int64_t tile,
+                      const TokenTiles& tiles, LinearTile* call) const;
   void call_kernel(const Input& input, const ProductGroup& group, std::int64_t panel,
-                   std::int64_t tile, LinearTile* call) const;
+                   std::int64_t next, std::int64_t tile, LinearTile* call) const;
+  void stream_gated(const Input& input, const ProductGroup& group, const Item& item,
+                    std::int64_t out_stride, float limit) const;
   void multiply_gated_panel(const Input& input, const ProductGroup& group, std::int64_t panel,
                             std::int64_t tile, std::int64_t out_stride, float limit) const;
 
   const CpuKernels& kernels_;
   ThreadPool& pool_;
   Scratch scratch_;
-  std::vector<Converted> converted_;  // [part]
+  std::vector<std::int64_t> offsets_;  // [part][form]: in scratch_
+  std::vector<Converted> converted_;   // [part]
   std::vector<std::pair<std::size_t, std::int64_t>>
       tiles_;  // [tile of all parts]: part, tile in it
   std::vector<Item> items_;

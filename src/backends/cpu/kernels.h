@@ -1,9 +1,10 @@
 // The CPU kernels, as a table of plain functions over packed panels. One folder per instruction set
 // fills one table; all tables read the same packed bytes, so the reference is an oracle for each.
 //
-// A kernel file includes this header, <immintrin.h> or <arm_neon.h>, and nothing else: whatever
-// inline code it pulled in would be compiled with its -m flags, and the linker might keep that copy
-// for everyone (tools/check_kernel_symbols.sh). Functions here are static for the same reason.
+// A kernel file includes this header, <immintrin.h> or <arm_neon.h>, headers whose functions are in
+// an unnamed namespace, and nothing else: whatever inline code it pulled in would be compiled with
+// its -m flags, and the linker might keep that copy for everyone (tools/check_kernel_symbols.sh).
+// Functions here are static for the same reason.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,8 @@ constexpr int kSplitGroups = kSplitPositions / kGroupPositions;
 constexpr int kQueriesMax = 32;  // queries of one attention tile
 
 // How a panel holds its weights. Grouped formats mean w = scale * code + min per group of columns:
-// 4 or 8 bits, scales as F16, F32 or "super" (int8 times an F16 per 256 columns), groups of 32
-// columns or, where the name says so, 16.
+// 4, 6 or 8 bits, scales as F16, F32 or "super" (int8 times an F16 per 256 columns), groups of
+// 32 columns or, where the name says so, 16.
 enum class PanelFormat : std::uint8_t {
   kF32,
   kBF16,
@@ -31,13 +32,13 @@ enum class PanelFormat : std::uint8_t {
   k4SuperMin,
   k4Super16,
   k4Super16Min,
+  k6SuperMin,
+  k6Super16,
   k8F16,
   k8F16Min,
   k8F32,
   k8F32Group16,
   k8Super,
-  k8SuperMin,
-  k8Super16,
 };
 constexpr int kPanelFormatCount = 14;
 
@@ -59,13 +60,13 @@ static constexpr PanelTraits panel_traits(PanelFormat format) {
     case PanelFormat::k4SuperMin: return {4, 32, ScaleKind::kSuper, true};
     case PanelFormat::k4Super16: return {4, 16, ScaleKind::kSuper, false};
     case PanelFormat::k4Super16Min: return {4, 16, ScaleKind::kSuper, true};
+    case PanelFormat::k6SuperMin: return {6, 32, ScaleKind::kSuper, true};
+    case PanelFormat::k6Super16: return {6, 16, ScaleKind::kSuper, false};
     case PanelFormat::k8F16: return {8, 32, ScaleKind::kF16, false};
     case PanelFormat::k8F16Min: return {8, 32, ScaleKind::kF16, true};
     case PanelFormat::k8F32: return {8, 32, ScaleKind::kF32, false};
     case PanelFormat::k8F32Group16: return {8, 16, ScaleKind::kF32, false};
     case PanelFormat::k8Super: return {8, 32, ScaleKind::kSuper, false};
-    case PanelFormat::k8SuperMin: return {8, 32, ScaleKind::kSuper, true};
-    case PanelFormat::k8Super16: return {8, 16, ScaleKind::kSuper, false};
   }
   return {};
 }
@@ -88,13 +89,21 @@ static constexpr int block_bytes(PanelTraits t) {
 static constexpr int header_bytes(PanelTraits t) {
   return t.scale == ScaleKind::kSuper ? kPanelRows * 2 * (t.has_min ? 2 : 1) : 0;
 }
-// What is subtracted from a 4-bit code; 8-bit codes are stored signed.
+// What is subtracted from a code of fewer bits than 8; codes of 8 are stored signed.
 static constexpr int code_offset(PanelTraits t) {
-  return t.bits == 4 && !t.has_min ? 8 : 0;
+  return t.bits < 8 && !t.has_min ? 1 << (t.bits - 1) : 0;
+}
+// The largest stored code of fewer bits than 8: 31 with 6 bits in groups of 32, so that one product
+// of every quad of a group always fits 16 bits (8 * 31 * 127 and 4 * 63 * 127 are below 2^15).
+static constexpr int code_max(PanelTraits t) {
+  return t.bits == 4 ? 15 : t.group == 32 ? 31 : 63;
 }
 
 // Codes of a block: 4-byte pieces [quad of columns][row][4]. With 4 bits, byte i of piece (j, row)
-// holds column 8j + i in its low half and column 8j + 4 + i in its high half.
+// holds column 8j + i in its low half and column 8j + 4 + i in its high half. With 6 bits three
+// pieces hold four quads: byte i of piece (3j + k, row), k < 3, holds column 16j + 4k + i in its
+// low six bits and bits 2k and 2k + 1 of column 16j + 12 + i in its high two. So three of four
+// quads cost a mask, and the fourth three shifts, where a nibble and two bits would cost five.
 //
 // kF32 panels are [column][row]; kBF16 panels [column pair][row][2].
 
@@ -112,6 +121,12 @@ static_assert(sizeof(ActivationBlock) == 64);
 
 // Blocks whose largest magnitude is below this count as zero: its reciprocal must stay finite.
 constexpr float kActivationFloor = 0x1p-110F;
+
+// An INT8 cache meets weights of positions that are integers from 0 to this: two signed bytes, the
+// lower of them rounded, hold one.
+constexpr int kWeightMax = 127 * 256 + 127;
+// Scaled weights whose largest is below this count as zero: its reciprocal must stay finite.
+constexpr float kWeightFloor = 0x1p-112F;
 
 // out[t, r] (+)= sum_c activations[t, c] * panel[r, c] + bias[r] for one panel and 1..kTileTokens
 // tokens. Every element sees its groups in column order with the same operations, whatever `tokens`
@@ -136,17 +151,22 @@ using LinearKernel = void (*)(const LinearTile& tile);
 
 // Queries that read the same key head, over one split of the context. For each query q over its
 // first counts[q] positions: score = scale * query . key, max = max score, sum = sum exp(score -
-// max), out = sum exp(score - max) * value. Positions past counts[q] are not touched by q.
+// max), out = sum exp(score - max) * value. Positions past counts[q] do not show in what q gets,
+// whatever they hold.
 struct AttentionTile {
-  const void* queries;  // F32 cache: float [query][dim]; BF16: see CpuKernels::rounds_to_bf16
-  const int* counts;    // [query], 0..kSplitPositions
-  int query_count;      // 1..kQueriesMax
-  int dim;              // of queries and keys; even for BF16
+  // F32 cache: float [query][dim]; BF16: see CpuKernels::rounds_to_bf16; INT8: codes [query][dim].
+  const void* queries;
+  const float* query_scales;  // [query], INT8 cache only
+  const int* counts;          // [query], 0..kSplitPositions
+  int query_count;            // 1..kQueriesMax
+  int dim;                    // of queries and keys; even for BF16, a multiple of 4 for INT8
   int value_dim;
   float scale;
-  const std::byte* keys[kSplitGroups];    // BF16 [dim/2][16][2] or F32 [dim][16]
-  const std::byte* values[kSplitGroups];  // BF16 [8][value_stride][2] or F32 [16][value_stride]
-  std::int64_t value_stride;              // elements
+  // Pieces. BF16 [dim/2][16][2], F32 [dim][16]; INT8 [dim/4][16][4], then float scales [16].
+  const std::byte* keys[kSplitGroups];
+  // BF16 [8][value_stride][2], F32 [16][value_stride]; INT8 as BF16, then float scales [16].
+  const std::byte* values[kSplitGroups];
+  std::int64_t value_stride;  // elements
   // What the next tile will read, to be brought nearer meanwhile: pieces of `next_bytes` each, the
   // keys of `next_groups` groups, then their values.
   const std::byte* next[2 * kSplitGroups];
@@ -176,6 +196,13 @@ struct CpuKernels {
 
   AttentionKernel attention_f32;
   AttentionKernel attention_bf16;
+  AttentionKernel attention_int8;
+
+  // The codes of a head in an INT8 cache, or of its query: round(x * 127 / max|x|), to nearest
+  // even, each operation rounded to float. Returns the scale, max|x| * (1 / 127); NaN with codes 0
+  // when an element is not finite; 0 when max|x| is below kActivationFloor. All tables give the
+  // same bits.
+  float (*quantize_head)(const float* in, int size, std::int8_t* codes);
 
   // Folds one split into a running softmax: (max, sum, out) and (split_*) become their union.
   void (*attention_fold)(float* max, float* sum, float* out, float split_max, float split_sum,

@@ -198,6 +198,102 @@ TEST_P(EveryKernelTable, MultipliesAsTheReferenceDoes) {
   }
 }
 
+// A panel of 8-bit codes that means, to the bit, what a Q5_K or Q6_K matrix of up to 32 rows does.
+// Its mins and the scales beside them are F16, which Q5_K's products must fit.
+std::vector<std::byte> eight_bit_panel(const WeightView& view, PanelFormat narrow,
+                                       PanelFormat wide) {
+  const PanelTraits traits = panel_traits(wide);
+  std::vector<std::byte> panel(static_cast<std::size_t>(panel_bytes(wide, view.cols)));
+  std::byte* at = panel.data();
+  for (std::int64_t b = 0; b < view.cols / kBlockColumns; ++b, at += block_bytes(traits)) {
+    for (int row = 0; row < view.rows; ++row) {
+      UnpackedBlock block{};
+      unpack_block(view.format, view.data.data() + row * view.row_bytes(), b, 1.0F, &block);
+      for (int c = 0; c < kBlockColumns; ++c) {
+        std::memcpy(at + (c / 4 * kPanelRows + row) * 4 + c % 4, &block.codes[c], 1);
+      }
+      std::byte* scales = at + code_bytes(traits);
+      for (int g = 0; g < kBlockColumns / traits.group; ++g) {
+        const Affine line = affine(block, panel_traits(narrow), g);
+        if (traits.scale == ScaleKind::kF32) {
+          std::memcpy(scales + (g * kPanelRows + row) * 4, &line.scale, 4);
+          continue;
+        }
+        const std::uint16_t halves[2] = {f32_to_f16(line.scale), f32_to_f16(line.min)};
+        EXPECT_EQ(f16_to_f32(halves[0]), line.scale);
+        EXPECT_EQ(f16_to_f32(halves[1]), line.min);
+        std::memcpy(scales + row * 2, &halves[0], 2);
+        std::memcpy(scales + scale_plane_bytes(traits) + row * 2, &halves[1], 2);
+      }
+    }
+  }
+  return panel;
+}
+
+// Random blocks; every third row has the largest codes, and the row after it the smallest.
+RandomWeights extreme_weights(WeightFormat format, std::int64_t rows, std::int64_t cols) {
+  RandomWeights weights(format, rows, cols, 21);
+  const bool five = format == WeightFormat::kQ5_K;
+  const std::size_t first = five ? 16 : 0;
+  const std::size_t last = five ? 176 : 192;
+  const auto step = static_cast<std::size_t>(block_shape(format).bytes);
+  for (std::size_t at = 0; at < weights.bytes.size(); at += step) {
+    const auto row = static_cast<std::int64_t>(at) / weights.view.row_bytes();
+    if (row % 3 < 2) {
+      std::memset(&weights.bytes[at + first], row % 3 == 0 ? 0xFF : 0, last - first);
+    }
+    // Five significant bits, so that their products with six fit an F16.
+    if (five) weights.bytes[at] &= std::byte{0xC0};
+    if (five) weights.bytes[at + 2] &= std::byte{0xC0};
+  }
+  weights.view.data = weights.bytes;
+  return weights;
+}
+
+// Codes of 5 and 6 bits save memory, not precision: dot products of integers are exact.
+TEST_P(EveryKernelTable, GetsFromNarrowCodesTheBitsOfBytes) {
+  struct Narrow {
+    WeightFormat format;
+    PanelFormat panel;
+    PanelFormat bytes;
+  };
+  constexpr std::int64_t kCols = 512;
+  constexpr int kRows = 31;
+  Packing packing;
+  for (const Narrow c :
+       {Narrow{WeightFormat::kQ5_K, PanelFormat::k6SuperMin, PanelFormat::k8F16Min},
+        Narrow{WeightFormat::kQ6_K, PanelFormat::k6Super16, PanelFormat::k8F32Group16}}) {
+    const RandomWeights weights = extreme_weights(c.format, kRows, kCols);
+    const auto packed =
+        pack_matrix({&weights.view, 1}, ComputeType::kBFloat16, packing.pool, packing.slabs);
+    ASSERT_TRUE(packed.has_value());
+    const auto& matrix = static_cast<const CpuPackedMatrix&>(**packed);
+    ASSERT_EQ(matrix.segments[0].format, c.panel);
+    const std::vector<std::byte> bytes = eight_bit_panel(weights.view, c.panel, c.bytes);
+    for (int tokens = 1; tokens <= kTileTokens; ++tokens) {
+      auto in = make_values(Values::kNormal, tokens * kCols, 22);
+      std::fill_n(in.begin(), kCols, tokens % 2 == 0 ? 1.0F : -1.0F);  // codes of 127, or -127
+      const Prepared prepared = prepare(kernels(), in, kCols, tokens, false);
+      std::vector<float> out[2];
+      for (const bool wide : {false, true}) {
+        out[wide ? 1 : 0].assign(static_cast<std::size_t>(tokens * kPanelRows), 0.0F);
+        LinearTile tile{};
+        tile.panel = wide ? bytes.data() : matrix.panel(matrix.segments[0], 0);
+        tile.cols = kCols;
+        tile.activations = prepared.blocks.data();
+        tile.tokens = tokens;
+        tile.rows = kRows;
+        tile.out = out[wide ? 1 : 0].data();
+        tile.out_stride = kPanelRows;
+        kernels().linear[static_cast<std::size_t>(wide ? c.bytes : c.panel)](tile);
+      }
+      ASSERT_NE(out[0], std::vector<float>(out[0].size(), 0.0F));
+      ASSERT_EQ(std::memcmp(out[0].data(), out[1].data(), out[0].size() * sizeof(float)), 0)
+          << name(c.format) << ", " << tokens << " tokens";
+    }
+  }
+}
+
 // Codes, scales and sums are the same bits in every table: all differences come later.
 TEST_P(EveryKernelTable, QuantizesAsTheReferenceDoes) {
   for (const Values kind : kAllValues) {

@@ -36,6 +36,7 @@ void check_arguments(const LatentAttentionArguments& a) {
   for (const LatentSource& source : a.sources) {
     CHECK(source.plane.role == CacheRole::kRows && source.plane.dtype == dtype);
     CHECK(source.plane.width >= a.query.cols() && source.stride > 0 && source.window >= 0);
+    CHECK(source.first >= 0);
     CHECK(source.slices.size() == a.sources.front().slices.size());
     CHECK(source.chosen.data == nullptr || source.chosen.rows() == a.query.rows());
     for (const AttentionSlice& slice : source.slices) {
@@ -107,7 +108,8 @@ int LatentRun::visible_count(const LatentSource& source, const LatentItem& item,
     const auto* end = std::find(chosen, chosen + source.chosen.cols(), -1);
     return static_cast<int>(end - chosen);
   }
-  const int count = (rows.first_position + in_slice + 1) / source.stride;
+  const int end = (rows.first_position + in_slice + 1) / source.stride;
+  const int count = std::max(0, end - source.first);
   return source.window == 0 ? count : std::min(count, source.window);
 }
 
@@ -141,9 +143,9 @@ int LatentRun::entry(const Run& run, const LatentItem& item, int index) const {
   if (source.chosen.data != nullptr) {
     return source.chosen.row<std::int32_t>(rows.first_row + item.first_row)[run.first + index];
   }
-  if (source.window == 0) return run.first + index;
+  if (source.window == 0) return source.first + run.first + index;
   const int end = (rows.first_position + item.first_row + 1) / source.stride;
-  return std::max(0, end - source.window) + run.first + index;
+  return std::max(source.first, end - source.window) + run.first + index;
 }
 
 void LatentRun::plan(int thread_count, std::vector<LatentItem>* items) {
@@ -171,11 +173,11 @@ void LatentRun::plan(int thread_count, std::vector<LatentItem>* items) {
   }
   const bool enough = std::ssize(*items) >= kItemsPerThread * thread_count;
   if (enough || thread_count == 1 || floats > kPartialFloatsMax) return;
-  const std::vector<LatentItem> whole = *items;
-  items->clear();
-  for (const LatentItem& item : whole) {
-    for (int run = 0; run < item.run_end; ++run) {
-      LatentItem part = item;
+  // Behind the whole ones, which then go: another list would be allocated at every call.
+  const std::size_t whole = items->size();
+  for (std::size_t i = 0; i < whole; ++i) {
+    for (int run = 0; run < (*items)[i].run_end; ++run) {
+      LatentItem part = (*items)[i];
       part.run_begin = run;
       part.run_end = run + 1;
       part.partial = partial_floats_;
@@ -183,6 +185,7 @@ void LatentRun::plan(int thread_count, std::vector<LatentItem>* items) {
       items->push_back(part);
     }
   }
+  items->erase(items->begin(), items->begin() + static_cast<std::ptrdiff_t>(whole));
 }
 
 void LatentRun::load_queries(const LatentItem& item, const Buffers& buffers) const {

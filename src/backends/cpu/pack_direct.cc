@@ -1,9 +1,9 @@
 // Block layouts as in ggml's ggml-common.h (block_q4_0, block_q4_1, block_q8_0, block_q4_K,
-// block_q6_K); panel
-// layouts as in kernels.h. Words are read and written in little-endian order, as all our machines
-// have it.
+// block_q5_K, block_q6_K); panel layouts as in kernels.h. Words are read and written in
+// little-endian order, as all our machines have it.
 #include "backends/cpu/pack_direct.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -17,6 +17,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint32_t kLowNibbles = 0x0F0F0F0FU;
+constexpr std::uint32_t kLowPairs = 0x03030303U;
+constexpr std::uint32_t kLowBits = 0x01010101U;
 
 std::uint32_t word(const std::byte* data, int index) {
   std::uint32_t value = 0;
@@ -40,9 +42,8 @@ void put_split_nibbles(const std::byte* from, int lane, std::byte* codes) {
   }
 }
 
-// 32 bytes of which this block has the low halves or the high ones.
-void put_half_nibbles(const std::byte* from, bool high, int lane, std::byte* codes) {
-  const int shift = high ? 4 : 0;
+// 32 bytes of which this block has the low halves or, shifted by 4, the high ones.
+void put_half_nibbles(const std::byte* from, int shift, int lane, std::byte* codes) {
   for (int piece = 0; piece < 4; ++piece) {
     const std::uint32_t a = word(from, 2 * piece) >> shift & kLowNibbles;
     const std::uint32_t b = word(from, 2 * piece + 1) >> shift & kLowNibbles;
@@ -73,12 +74,28 @@ void pack_classic_row(const std::byte* from, std::int64_t blocks, int lane, std:
   }
 }
 
-// Q4_K: d, dmin (F16), 12 bytes of 6-bit scales and mins, 128 bytes of codes. Only those bytes move
-// here; the scales are taken apart as everywhere.
-void pack_q4_k_row(const WeightView& view, const std::byte* from, int lane, std::byte* panel) {
-  constexpr PanelTraits kTraits = panel_traits(PanelFormat::k4SuperMin);
-  constexpr int kSuperBytes = 144;
-  constexpr int kCodesAt = 16;
+// 6-bit codes, four to a word, as pieces: the fourth of four words is spread over the high bits of
+// the others.
+template <class WordOf>
+void put_six_bits(const WordOf& word_of, int lane, std::byte* codes) {
+  for (int half = 0; half < 2; ++half) {
+    const std::uint32_t last = word_of(4 * half + 3);
+    for (int k = 0; k < 3; ++k) {
+      const std::uint32_t bits = last >> (2 * k) & kLowPairs;
+      put_piece(codes, 3 * half + k, lane, word_of(4 * half + k) | bits << 6);
+    }
+  }
+}
+
+// Q4_K and Q5_K: d, dmin (F16), 12 bytes of 6-bit scales and mins, with Q5_K 32 bytes of which bit
+// j belongs to block j, then 128 bytes of nibbles. Only codes move here; the scales are taken apart
+// as everywhere.
+template <PanelFormat kFormat>
+void pack_q4_q5_k_row(const WeightView& view, const std::byte* from, int lane, std::byte* panel) {
+  constexpr PanelTraits kTraits = panel_traits(kFormat);
+  constexpr int kHighAt = 16;
+  constexpr int kCodesAt = kTraits.bits == 6 ? 48 : 16;
+  constexpr int kSuperBytes = kCodesAt + 128;
   const std::int64_t spans = view.cols / (kBlockColumns * kSuperBlocks);
   UnpackedBlock unpacked{};
   for (std::int64_t s = 0; s < spans; ++s, from += kSuperBytes) {
@@ -89,7 +106,18 @@ void pack_q4_k_row(const WeightView& view, const std::byte* from, int lane, std:
         std::memcpy(panel + (kPanelRows + lane) * 2, &unpacked.super_min_f16, 2);
         panel += header_bytes(kTraits);
       }
-      put_half_nibbles(from + kCodesAt + b / 2 * 32, b % 2 != 0, lane, panel);
+      const std::byte* nibbles = from + kCodesAt + b / 2 * 32;
+      const int shift = b % 2 * 4;
+      if constexpr (kTraits.bits == 6) {
+        put_six_bits(
+            [&](int i) {
+              return (word(nibbles, i) >> shift & kLowNibbles) |
+                     (word(from + kHighAt, i) >> b & kLowBits) << 4;
+            },
+            lane, panel);
+      } else {
+        put_half_nibbles(nibbles, shift, lane, panel);
+      }
       std::byte* scales = panel + code_bytes(kTraits) + lane;
       std::memcpy(scales, &unpacked.scale_steps[0], 1);
       std::memcpy(scales + scale_plane_bytes(kTraits), &unpacked.min_steps[0], 1);
@@ -98,16 +126,9 @@ void pack_q4_k_row(const WeightView& view, const std::byte* from, int lane, std:
   }
 }
 
-// Six bits of each byte of the result come from 4 and 2; less 32, as a signed byte. With the
-// highest bit set no byte borrows from its neighbour.
-std::uint32_t six_bits(std::uint32_t four, std::uint32_t two) {
-  const std::uint32_t code = (four & kLowNibbles) | (two & 0x03030303U) << 4;
-  return ((code | 0x80808080U) - 0x20202020U) ^ 0x80808080U;
-}
-
 // Q6_K: ql[128], qh[64], 16 signed scales, d. Block b is quarter b % 4 of half b / 4.
 void pack_q6_k_row(const WeightView& view, const std::byte* from, int lane, std::byte* panel) {
-  constexpr PanelTraits kTraits = panel_traits(PanelFormat::k8Super16);
+  constexpr PanelTraits kTraits = panel_traits(PanelFormat::k6Super16);
   constexpr int kSuperBytes = 210;
   const std::int64_t spans = view.cols / (kBlockColumns * kSuperBlocks);
   for (std::int64_t s = 0; s < spans; ++s, from += kSuperBytes) {
@@ -118,10 +139,13 @@ void pack_q6_k_row(const WeightView& view, const std::byte* from, int lane, std:
       const int quarter = b % 4;
       const std::byte* low = from + 64 * half + 32 * (quarter % 2);
       const std::byte* high = from + 128 + 32 * half;
-      for (int piece = 0; piece < 8; ++piece) {
-        const std::uint32_t four = word(low, piece) >> (quarter < 2 ? 0 : 4);
-        put_piece(panel, piece, lane, six_bits(four, word(high, piece) >> (2 * quarter)));
-      }
+      const int shift = quarter / 2 * 4;
+      put_six_bits(
+          [&](int i) {
+            return (word(low, i) >> shift & kLowNibbles) |
+                   (word(high, i) >> (2 * quarter) & kLowPairs) << 4;
+          },
+          lane, panel);
       std::byte* scales = panel + code_bytes(kTraits) + lane;
       scales[0] = from[192 + 8 * half + 2 * quarter];
       scales[kPanelRows] = from[192 + 8 * half + 2 * quarter + 1];
@@ -135,7 +159,7 @@ void pack_q6_k_row(const WeightView& view, const std::byte* from, int lane, std:
 bool packs_directly(WeightFormat format) {
   return format == WeightFormat::kQ4_0 || format == WeightFormat::kQ4_1 ||
          format == WeightFormat::kQ8_0 || format == WeightFormat::kQ4_K ||
-         format == WeightFormat::kQ6_K;
+         format == WeightFormat::kQ5_K || format == WeightFormat::kQ6_K;
 }
 
 void pack_row_directly(const WeightView& view, std::int64_t row, int lane, std::byte* panel) {
@@ -151,9 +175,39 @@ void pack_row_directly(const WeightView& view, std::int64_t row, int lane, std::
     case WeightFormat::kQ8_0:
       pack_classic_row<PanelFormat::k8F16>(from, blocks, lane, panel);
       return;
-    case WeightFormat::kQ4_K: pack_q4_k_row(view, from, lane, panel); return;
+    case WeightFormat::kQ4_K:
+      pack_q4_q5_k_row<PanelFormat::k4SuperMin>(view, from, lane, panel);
+      return;
+    case WeightFormat::kQ5_K:
+      pack_q4_q5_k_row<PanelFormat::k6SuperMin>(view, from, lane, panel);
+      return;
     case WeightFormat::kQ6_K: pack_q6_k_row(view, from, lane, panel); return;
     default: CHECK(false);
+  }
+}
+
+// A cache line of every row at a time, so that reads run on in all rows and writes fill whole
+// lines.
+void pack_bf16_panel(const WeightView& view, std::int64_t first, int count, std::byte* panel) {
+  constexpr std::int64_t kLinePairs = 16;
+  constexpr std::int64_t kPairBytes = 4;
+  const std::int64_t pairs = view.cols / 2;
+  const std::int64_t row_bytes = view.row_bytes();
+  const std::byte* rows = view.data.data() + first * row_bytes;
+  for (std::int64_t p = 0; p < pairs; p += kLinePairs) {
+    const std::int64_t some = std::min(kLinePairs, pairs - p);
+    for (int lane = 0; lane < count; ++lane) {
+      const std::byte* from = rows + lane * row_bytes + p * kPairBytes;
+      std::byte* to = panel + (p * kPanelRows + lane) * kPairBytes;
+      for (std::int64_t i = 0; i < some; ++i) {
+        std::memcpy(to + i * kPanelRows * kPairBytes, from + i * kPairBytes, kPairBytes);
+      }
+    }
+  }
+  if (view.cols % 2 == 0) return;
+  for (int lane = 0; lane < count; ++lane) {  // the last column has zero beside it
+    std::memcpy(panel + (pairs * kPanelRows + lane) * kPairBytes,
+                rows + lane * row_bytes + pairs * kPairBytes, 2);
   }
 }
 

@@ -17,4 +17,8 @@ bool packs_directly(WeightFormat format);
 // Requires: packs_directly(view.format), and what check_view checks.
 void pack_row_directly(const WeightView& view, std::int64_t row, int lane, std::byte* panel);
 
+// Writes rows [first, first + count) of a BF16 view into a panel of kBF16, whose words are pairs of
+// columns. Requires: count <= kPanelRows, and what check_view checks.
+void pack_bf16_panel(const WeightView& view, std::int64_t first, int count, std::byte* panel);
+
 }  // namespace kun

@@ -80,6 +80,13 @@ double largest_error(const WeightView& view, PanelFormat format) {
   return error;
 }
 
+using W = WeightFormat;
+using S = ScaleType;
+using T = WeightTarget;
+using P = PanelFormat;
+
+const ZeroPlane kEight{ZeroLayout::kConstant, {}, 8};
+const ZeroPlane kMiddle{ZeroLayout::kConstant, {}, 128};
 const ZeroPlane kGptqZeros{ZeroLayout::kGptq, {}, 1};
 const ZeroPlane kAwqZeros{ZeroLayout::kAwq, {}, 0};
 const ZeroPlane kColumnZeros{ZeroLayout::kColumns, {}, 0};
@@ -97,80 +104,28 @@ struct Case {
 
 // A product of two floats may round where the dequantizer's does not: 2^-24 of 128 scales.
 constexpr double kFloat = 1e-5;
+// The minimum z * scale is rounded to the 11 bits of an F16; z <= 15, or 128.
+constexpr double kMin4 = 15 * 0x1p-11;
+constexpr double kMin8 = 128 * 0x1p-11;
+
+const Case kCases[] = {
+    {"symmetric GPTQ", W::kGptqInt4, S::kF16, kEight, 64, T::kAuto, P::k4F16, kFloat},
+    {"GPTQ", W::kGptqInt4, S::kF16, kGptqZeros, 64, T::kAuto, P::k4F16Min, kMin4},
+    {"GPTQ as stored", W::kGptqInt4, S::kF16, kGptqZeros, 64, T::kAsStored, P::k8F16, kFloat},
+    {"AWQ", W::kAwqInt4, S::kF16, kAwqZeros, 128, T::kAuto, P::k4F16Min, kMin4},
+    {"AWQ as stored", W::kAwqInt4, S::kF16, kAwqZeros, 32, T::kAsStored, P::k8F16, kFloat},
+    {"packed", W::kRowInt4, S::kBF16, kEight, 64, T::kAuto, P::k4F16, kFloat},
+    {"packed, F32 scales", W::kRowInt4, S::kF32, kEight, 64, T::kAsStored, P::k8F32, kFloat},
+    {"packed, zeros", W::kRowInt4, S::kBF16, kColumnZeros, 64, T::kAuto, P::k4F16Min, kMin4},
+    {"8-bit GPTQ", W::kGptqInt8, S::kF16, kGptqZeros, 64, T::kAuto, P::k8F16Min, kMin8},
+    {"symmetric 8-bit", W::kRowInt8, S::kF16, kMiddle, 64, T::kAuto, P::k8F16, kFloat},
+    {"signed bytes", W::kInt8, S::kF32, {}, 256, T::kAuto, P::k8F32, kFloat},
+    {"FP4", W::kE2M1, S::kE8M0, {}, 32, T::kAuto, P::k8F32, kFloat},
+    {"NVFP4", W::kE2M1, S::kE8M0, {}, 16, T::kAuto, P::k8F32Group16, kFloat},
+};
 
 TEST(PackPlan, KeepsTheCodesOfEveryLayout) {
-  const std::vector<Case> cases{
-      {"symmetric GPTQ",
-       WeightFormat::kGptqInt4,
-       ScaleType::kF16,
-       {ZeroLayout::kConstant, {}, 8},
-       64,
-       WeightTarget::kAuto,
-       PanelFormat::k4F16,
-       kFloat},
-      // The minimum z * scale, z <= 15, is rounded to the 11 bits of an F16.
-      {"GPTQ", WeightFormat::kGptqInt4, ScaleType::kF16, kGptqZeros, 64, WeightTarget::kAuto,
-       PanelFormat::k4F16Min, 15 * 0x1p-11},
-      {"GPTQ as stored", WeightFormat::kGptqInt4, ScaleType::kF16, kGptqZeros, 64,
-       WeightTarget::kAsStored, PanelFormat::k8F16, kFloat},
-      {"AWQ", WeightFormat::kAwqInt4, ScaleType::kF16, kAwqZeros, 128, WeightTarget::kAuto,
-       PanelFormat::k4F16Min, 15 * 0x1p-11},
-      {"AWQ as stored", WeightFormat::kAwqInt4, ScaleType::kF16, kAwqZeros, 32,
-       WeightTarget::kAsStored, PanelFormat::k8F16, kFloat},
-      {"packed",
-       WeightFormat::kRowInt4,
-       ScaleType::kBF16,
-       {ZeroLayout::kConstant, {}, 8},
-       64,
-       WeightTarget::kAuto,
-       PanelFormat::k4F16,
-       kFloat},
-      {"packed with F32 scales",
-       WeightFormat::kRowInt4,
-       ScaleType::kF32,
-       {ZeroLayout::kConstant, {}, 8},
-       64,
-       WeightTarget::kAsStored,
-       PanelFormat::k8F32,
-       kFloat},
-      {"packed with zeros", WeightFormat::kRowInt4, ScaleType::kBF16, kColumnZeros, 64,
-       WeightTarget::kAuto, PanelFormat::k4F16Min, 15 * 0x1p-11},
-      {"8-bit GPTQ", WeightFormat::kGptqInt8, ScaleType::kF16, kGptqZeros, 64, WeightTarget::kAuto,
-       PanelFormat::k8F16Min, 128 * 0x1p-11},
-      {"symmetric 8-bit",
-       WeightFormat::kRowInt8,
-       ScaleType::kF16,
-       {ZeroLayout::kConstant, {}, 128},
-       64,
-       WeightTarget::kAuto,
-       PanelFormat::k8F16,
-       kFloat},
-      {"signed bytes",
-       WeightFormat::kInt8,
-       ScaleType::kF32,
-       {},
-       256,
-       WeightTarget::kAuto,
-       PanelFormat::k8F32,
-       kFloat},
-      {"FP4",
-       WeightFormat::kE2M1,
-       ScaleType::kE8M0,
-       {},
-       32,
-       WeightTarget::kAuto,
-       PanelFormat::k8F32,
-       kFloat},
-      {"NVFP4",
-       WeightFormat::kE2M1,
-       ScaleType::kE8M0,
-       {},
-       16,
-       WeightTarget::kAuto,
-       PanelFormat::k8F32Group16,
-       kFloat},
-  };
-  for (const Case& c : cases) {
+  for (const Case& c : kCases) {
     const RandomPlanes weights(c.format, 40, 256, c.scales, c.zeros, c.group);
     const PackPlan plan = plan_pack(weights.view, {.target = c.target});
     EXPECT_EQ(plan.format, c.panel) << c.name;
@@ -182,13 +137,12 @@ TEST(PackPlan, KeepsTheCodesOfEveryLayout) {
 }
 
 TEST(PackPlan, FallsBackToBfloat16WhereNoPanelFits) {
-  const ZeroPlane eight{ZeroLayout::kConstant, {}, 8};
-  const RandomPlanes narrow(WeightFormat::kGptqInt4, 8, 40, ScaleType::kF16, eight, 40);
+  const RandomPlanes narrow(WeightFormat::kGptqInt4, 8, 40, ScaleType::kF16, kEight, 40);
   EXPECT_EQ(plan_pack(narrow.view, {}).format, PanelFormat::kBF16);
   EXPECT_EQ(plan_pack(narrow.view, {.target = WeightTarget::kInt4}).format, PanelFormat::kBF16);
-  const RandomPlanes small(WeightFormat::kGptqInt4, 8, 64, ScaleType::kF16, eight, 8);
+  const RandomPlanes small(WeightFormat::kGptqInt4, 8, 64, ScaleType::kF16, kEight, 8);
   EXPECT_EQ(plan_pack(small.view, {}).format, PanelFormat::kBF16);
-  RandomPlanes reordered(WeightFormat::kGptqInt4, 8, 64, ScaleType::kF16, eight, 32);
+  RandomPlanes reordered(WeightFormat::kGptqInt4, 8, 64, ScaleType::kF16, kEight, 32);
   std::vector<std::int32_t> index(64);
   for (std::size_t i = 0; i < 64; ++i) index[i] = static_cast<std::int32_t>(i % 2);
   reordered.view.planes.group_index = std::as_bytes(std::span(index));
@@ -276,6 +230,37 @@ TEST(QuantizeBlock, HandlesConstantsZerosAndWhatIsNoNumber) {
     quantize_block(values.data(), format, &block);
     EXPECT_TRUE(std::isnan(affine(block, traits, 0).scale));
   }
+}
+
+// The way for BF16 as it is stored, and the way for all floats; rows and columns that fill nothing.
+TEST(PackMatrix, MovesBfloat16AsItWouldRoundIt) {
+  ThreadPool pool(2);
+  Slabs slabs;
+  for (const std::int64_t cols : {1, 2, 31, 64, 95, 514}) {
+    const RandomWeights narrow(WeightFormat::kBF16, 45, cols);
+    std::vector<float> values(static_cast<std::size_t>(45 * cols));
+    for (std::int64_t r = 0; r < 45; ++r) dequantize_row(narrow.view, r, values.data() + r * cols);
+    WeightView wide;
+    wide.rows = 45;
+    wide.cols = cols;
+    wide.data = std::as_bytes(std::span(values));
+    const PackSettings settings{.target = WeightTarget::kBF16};
+    const auto moved = pack_matrix({&narrow.view, 1}, settings, pool, slabs);
+    const auto rounded = pack_matrix({&wide, 1}, settings, pool, slabs);
+    ASSERT_TRUE(moved.has_value() && rounded.has_value());
+    const auto& a = static_cast<const CpuPackedMatrix&>(**moved);
+    const auto& b = static_cast<const CpuPackedMatrix&>(**rounded);
+    ASSERT_EQ(a.segments.front().format, PanelFormat::kBF16);
+    ASSERT_EQ(a.bytes, b.bytes);
+    EXPECT_EQ(std::memcmp(a.data.get(), b.data.get(), static_cast<std::size_t>(a.bytes)), 0)
+        << cols;
+  }
+}
+
+TEST(PackMatrix, TakesNoMoreMemoryThanTheFile) {
+  EXPECT_EQ(panel_bytes(PanelFormat::k6Super16, 1536), 6 * 210 * kPanelRows);         // Q6_K
+  EXPECT_EQ(panel_bytes(PanelFormat::k6SuperMin, 1536), 6 * (210 + 2) * kPanelRows);  // Q5_K
+  EXPECT_EQ(panel_bytes(PanelFormat::k4SuperMin, 1536), 6 * (144 + 4) * kPanelRows);  // Q4_K
 }
 
 TEST(PackedImage, ComesBackAsTheSameBytesAndRefusesChangedOnes) {

@@ -106,9 +106,9 @@ Result<std::unique_ptr<PackedMatrix>> matrix_of(const PackedImage& image, Thread
   return std::unique_ptr<PackedMatrix>(std::move(matrix));
 }
 
-// Raise it with any change to dequantizers, unpackers, plan_pack or role_of: the fingerprint sees
-// only what becomes of floats.
-constexpr int kPackingVersion = 1;
+// Raise it with any change to dequantizers, unpackers, plan_pack, role_of or the names and contents
+// of WeightLoader's matrices: the fingerprint sees only what becomes of floats.
+constexpr int kPackingVersion = 3;
 
 std::string packing_name(const PackSettings& settings) {
   constexpr std::int64_t kRows = 40;

@@ -56,6 +56,7 @@ void put_codes(const UnpackedBlock& block, PanelTraits traits, int row, std::byt
     }
     return;
   }
+  CHECK(traits.bits == 4);  // what has 6 is packed directly
   for (int pair = 0; pair < kBlockColumns / 8; ++pair) {
     for (int i = 0; i < 4; ++i) {
       const int low = block.codes[8 * pair + i] + code_offset(traits);
@@ -135,6 +136,9 @@ void pack_panel(const WeightView& view, const PackPlan& plan, std::int64_t index
   const PanelTraits traits = panel_traits(plan.format);
   const std::int64_t first = index * kPanelRows;
   const auto rows = static_cast<int>(std::min<std::int64_t>(kPanelRows, view.rows - first));
+  if (view.format == WeightFormat::kBF16 && plan.format == PanelFormat::kBF16) {
+    return pack_bf16_panel(view, first, rows, panel);
+  }
   const bool direct = !plan.quantize && packs_directly(view.format) &&
                       plan.format == grouped_panel_format(view.format);
   for (int lane = 0; lane < rows; ++lane) {

@@ -16,6 +16,8 @@ constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kMappedFrom = std::int64_t{1} << 20;
 constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
 constexpr std::int64_t kSlabBytes = std::int64_t{64} << 20;
+// What scratch starts with: lists that grow with the context should rarely make it grow.
+constexpr std::int64_t kScratchMin = std::int64_t{64} << 10;
 // From here on the pages at the seams between nodes' rows are few.
 constexpr std::int64_t kHugePagesPerNode = 16;
 
@@ -71,10 +73,22 @@ std::shared_ptr<std::byte> Slabs::take(std::int64_t bytes) {
   return {slab_, start};  // keeps the whole slab
 }
 
+void Scratch::level(std::span<Scratch> all) {
+  std::int64_t most = 0;
+  for (const Scratch& scratch : all) most = std::max(most, scratch.capacity_);
+  for (Scratch& scratch : all) {
+    if (scratch.capacity_ == most) continue;
+    scratch.data_.reset();
+    scratch.data_ = map_zeroed(most, false);
+    CHECK(scratch.data_ != nullptr);
+    scratch.capacity_ = most;
+  }
+}
+
 std::byte* Scratch::get(std::int64_t bytes) {
   if (bytes > capacity_) {
     data_.reset();
-    capacity_ = bytes + bytes / 2;
+    capacity_ = std::max(bytes + bytes / 2, kScratchMin);
     data_ = allocate_zeroed(capacity_);
     CHECK(data_ != nullptr);
   }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 namespace kun {
 
@@ -32,6 +33,10 @@ class Slabs {
 // Grows to the largest request so far. Not thread-safe; what it returns is lost at the next call.
 class Scratch {
  public:
+  // Gives each of `all` what the largest of them has, in pages that nobody has touched: a thread
+  // that had no work of the largest kind yet would otherwise allocate when it comes to that.
+  static void level(std::span<Scratch> all);
+
   // At least `bytes` of unspecified content, aligned to 64 bytes.
   std::byte* get(std::int64_t bytes);
 

@@ -18,8 +18,8 @@ std::optional<PanelFormat> grouped_panel_format(WeightFormat format) {
     case WeightFormat::kQ2_K: return PanelFormat::k4Super16Min;
     case WeightFormat::kQ3_K: return PanelFormat::k4Super16;
     case WeightFormat::kQ4_K: return PanelFormat::k4SuperMin;
-    case WeightFormat::kQ5_K: return PanelFormat::k8SuperMin;
-    case WeightFormat::kQ6_K: return PanelFormat::k8Super16;
+    case WeightFormat::kQ5_K: return PanelFormat::k6SuperMin;
+    case WeightFormat::kQ6_K: return PanelFormat::k6Super16;
     case WeightFormat::kIQ4_XS: return PanelFormat::k8Super;
     case WeightFormat::kMXFP4: return PanelFormat::k8F32;
     case WeightFormat::kNVFP4: return PanelFormat::k8F32Group16;

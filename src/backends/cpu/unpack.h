@@ -12,7 +12,8 @@
 namespace kun {
 
 // 32 consecutive weights: w[i] = scale[g] * codes[i] + min[g], g = i / group. Codes are as the
-// panel stores them once its code_offset is subtracted: 4-bit formats -8..7 or, with mins, 0..15.
+// panel stores them once its code_offset is subtracted: 4-bit formats -8..7 or, with mins, 0..15;
+// k6Super16 -32..31; k6SuperMin 0..31.
 // Scales are kept in the panel's kind: bits of an F16, an F32, or steps of the super scale.
 struct UnpackedBlock {
   std::int8_t codes[kBlockColumns];
@@ -38,7 +39,7 @@ void unpack_classic(WeightFormat format, const std::byte* row, std::int64_t bloc
                     UnpackedBlock* out);
 void unpack_k_quant(WeightFormat format, const std::byte* row, std::int64_t block,
                     UnpackedBlock* out);
-// Of block j (0..7) of one Q4_K super-block: all but the codes.
+// Of block j (0..7) of one Q4_K or Q5_K super-block: all but the codes.
 void unpack_q4_k_scales(const std::byte* data, int j, UnpackedBlock* out);
 void unpack_codebook(WeightFormat format, const std::byte* row, std::int64_t block,
                      float tensor_scale, UnpackedBlock* out);

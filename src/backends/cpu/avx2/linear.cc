@@ -1,10 +1,14 @@
 // Linear kernels for AVX2 with FMA and F16C. A vector is 8 rows, so a panel is four slices; as many
-// of them are taken together as registers allow. Without VNNI, 4-bit codes are summed in 16 bits
-// over a group (15 * 127 * 2 * 8 < 2^15), and 8-bit codes, whose pairs would overflow as unsigned,
-// are multiplied as magnitude and sign (128 * 127 * 2 < 2^15). BF16 weights are widened to F32.
+// of them are taken together as registers allow, and columns are worked through in spans, so that a
+// panel's bytes stay in the first-level cache while its slices pass. Without VNNI, 4-bit codes are
+// summed in 16 bits over a group (15 * 127 * 2 * 8 < 2^15), 6-bit codes over two quads of
+// columns (63 * 127 * 2 * 2 < 2^15), and 8-bit codes, whose pairs would overflow as unsigned, are
+// multiplied as magnitude and sign. BF16 weights are widened to F32.
 #include <immintrin.h>
 
 #include "backends/cpu/avx2/parts.h"
+#include "backends/cpu/code_scale.h"
+#include "backends/cpu/linear_table.h"
 
 namespace kun {
 namespace {
@@ -29,7 +33,7 @@ __m256i mask_of(int count) {
 
 template <int kTokens, int kTaken>
 [[gnu::always_inline]] inline void store(const LinearTile& tile, int first_slice,
-                                         const __m256 (&sums)[kTaken][kTokens]) {
+                                         const __m256 (*sums)[kTokens]) {
 #pragma GCC unroll 8
   for (int s = 0; s < kTaken; ++s) {
     const int row = 8 * (first_slice + s);
@@ -47,8 +51,28 @@ template <int kTokens, int kTaken>
   }
 }
 
-// --- Float panels
-// ---------------------------------------------------------------------------------
+// Spreads a tile's prefetches over its steps: a burst would stall the loads beside it.
+class Prefetcher {
+ public:
+  Prefetcher(const LinearTile& tile, std::int64_t steps)
+      : next_(tile.prefetch),
+        end_(tile.prefetch + tile.prefetch_bytes),
+        per_step_((tile.prefetch_bytes / 64 + steps - 1) / steps * 64) {}
+
+  void step() {
+    if (next_ == end_) return;
+    for (std::int64_t i = 0; i < per_step_ && next_ < end_; i += 64, next_ += 64) {
+      _mm_prefetch(next_, _MM_HINT_T1);
+    }
+  }
+
+ private:
+  const std::byte* next_;
+  const std::byte* end_;
+  std::int64_t per_step_;
+};
+
+// --- Float panels --------------------------------------------------------------------------------
 
 // Slices that fit beside their accumulators.
 constexpr int float_slices(int tokens) {
@@ -71,7 +95,7 @@ void f32_slices(const LinearTile& tile, int first_slice) {
       }
     }
   }
-  store(tile, first_slice, sums);
+  store<kTokens, kTaken>(tile, first_slice, sums);
 }
 
 template <int kTokens>
@@ -98,7 +122,7 @@ void bf16_slices(const LinearTile& tile, int first_slice) {
       }
     }
   }
-  store(tile, first_slice, sums);
+  store<kTokens, kTaken>(tile, first_slice, sums);
 }
 
 // Tokens [first, first + kTokens) of a tile, which keeps its own stride.
@@ -140,8 +164,7 @@ struct Bf16Panel {
   static void run(const LinearTile& tile) { run_slices<Bf16Slices, kTokens>(tile); }
 };
 
-// --- Grouped panels
-// -------------------------------------------------------------------------------
+// --- Grouped panels ------------------------------------------------------------------------------
 
 constexpr int grouped_slices(int tokens) {
   return tokens == 1 ? 4 : tokens == 2 ? 2 : 1;
@@ -164,18 +187,76 @@ template <ScaleKind kKind>
   }
 }
 
-// Dot products of one group for 8 rows, in 32 bits, without the offset's share.
-template <PanelFormat kFormat, int kTokens>
-[[gnu::always_inline]] inline void dot_group(const std::byte* codes, int group,
+// What one quad of columns adds to the sums of 8 rows, `weights` being unsigned. In assembly: GCC
+// would load all tokens' activations first and regroup the additions, and run out of registers.
+//
+// Sums of pairs in 16 bits.
+[[gnu::always_inline]] inline __m256i add_pairs(__m256i sums, __m256i weights,
+                                                const std::int8_t* in) {
+  __m256i pairs;
+  asm("vpbroadcastd %3, %1\n\t"
+      "vpmaddubsw %1, %2, %1\n\t"
+      "vpaddw %1, %0, %0"
+      : "+x"(sums), "=&x"(pairs)
+      : "x"(weights), "m"(*reinterpret_cast<const AliasedInt*>(in)));
+  return sums;
+}
+
+// Sums of two quads in 32 bits.
+[[gnu::always_inline]] inline __m256i add_octet(__m256i sums, __m256i even, __m256i odd,
+                                                __m256i ones, const std::int8_t* in) {
+  __m256i pairs;
+  __m256i others;
+  asm("vpbroadcastd %6, %1\n\t"
+      "vpbroadcastd %7, %2\n\t"
+      "vpmaddubsw %1, %3, %1\n\t"
+      "vpmaddubsw %2, %4, %2\n\t"
+      "vpaddw %2, %1, %1\n\t"
+      "vpmaddwd %1, %5, %1\n\t"
+      "vpaddd %1, %0, %0"
+      : "+x"(sums), "=&x"(pairs), "=&x"(others)
+      : "x"(even), "x"(odd), "x"(ones), "m"(*reinterpret_cast<const AliasedInt*>(in)),
+        "m"(*reinterpret_cast<const AliasedInt*>(in + 4)));
+  return sums;
+}
+
+// Sums of quads in 32 bits; activations' bits are flipped where `flips` has ones.
+[[gnu::always_inline]] inline __m256i add_flipped(__m256i sums, __m256i weights, __m256i flips,
+                                                  __m256i ones, const std::int8_t* in) {
+  __m256i pairs;
+  asm("vpbroadcastd %5, %1\n\t"
+      "vpxor %1, %3, %1\n\t"
+      "vpmaddubsw %1, %2, %1\n\t"
+      "vpmaddwd %1, %4, %1\n\t"
+      "vpaddd %1, %0, %0"
+      : "+x"(sums), "=&x"(pairs)
+      : "x"(weights), "x"(flips), "x"(ones), "m"(*reinterpret_cast<const AliasedInt*>(in)));
+  return sums;
+}
+
+// Dot products of one group of 8-bit codes w with activations a. vpsignb runs where the multiplies
+// do, so with several tokens bits are flipped instead: for w < 0 that makes -a - 1 of a, and
+// w * a = |w| * (-a - 1) + |w|, whose last term all tokens share. Pairs reach at most
+// 2 * 128 * -128 = -2^15. With few tokens that term costs more than the signs.
+template <int kColumns, int kTokens>
+[[gnu::always_inline]] inline void dot_bytes(const std::byte* codes, int first,
                                              const ActivationBlock* in, __m256i (&dots)[kTokens]) {
-  constexpr PanelTraits kTraits = panel_traits(kFormat);
+  constexpr bool kFlips = kTokens >= 3;
   const __m256i ones = _mm256_set1_epi16(1);
-  const int first = group * kTraits.group;
-  for (__m256i& dot : dots) dot = _mm256_setzero_si256();
-  if constexpr (kTraits.bits == 8) {
-    for (int c = first; c < first + kTraits.group; c += 4) {
-      const __m256i weights = load(codes + c * kPanelRows);
-      const __m256i magnitude = _mm256_abs_epi8(weights);
+  __m256i negatives = _mm256_setzero_si256();  // sums of |w| where w < 0, in pairs of columns
+#pragma GCC unroll 8
+  for (int c = first; c < first + kColumns; c += 4) {
+    const __m256i weights = load(codes + c * kPanelRows);
+    const __m256i magnitude = _mm256_abs_epi8(weights);
+    if constexpr (kFlips) {
+      const __m256i flips = _mm256_cmpgt_epi8(_mm256_setzero_si256(), weights);
+      negatives = _mm256_sub_epi16(negatives, _mm256_maddubs_epi16(magnitude, flips));
+      asm("" : "+x"(negatives));  // now: GCC would keep all eight and add them at the end
+#pragma GCC unroll 8
+      for (int t = 0; t < kTokens; ++t) {
+        dots[t] = add_flipped(dots[t], magnitude, flips, ones, in[t].codes + c);
+      }
+    } else {
 #pragma GCC unroll 8
       for (int t = 0; t < kTokens; ++t) {
         const __m256i signed_in = _mm256_sign_epi8(broadcast(in[t].codes + c), weights);
@@ -183,20 +264,82 @@ template <PanelFormat kFormat, int kTokens>
         dots[t] = _mm256_add_epi32(dots[t], _mm256_madd_epi16(pairs, ones));
       }
     }
-  } else {
-    const __m256i mask = _mm256_set1_epi8(15);
-    for (int c = first; c < first + kTraits.group; c += 8) {
-      const __m256i both = load(codes + c / 8 * kPanelRows * 4);
-      const __m256i low = _mm256_and_si256(both, mask);
-      const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
+  }
+  if constexpr (!kFlips) return;
+  const __m256i shared = _mm256_madd_epi16(negatives, ones);
 #pragma GCC unroll 8
-      for (int t = 0; t < kTokens; ++t) {
-        const __m256i a = _mm256_maddubs_epi16(low, broadcast(in[t].codes + c));
-        const __m256i b = _mm256_maddubs_epi16(high, broadcast(in[t].codes + c + 4));
-        dots[t] = _mm256_add_epi16(dots[t], _mm256_add_epi16(a, b));
-      }
+  for (int t = 0; t < kTokens; ++t) dots[t] = _mm256_add_epi32(dots[t], shared);
+}
+
+template <int kColumns, int kTokens>
+[[gnu::always_inline]] inline void dot_nibbles(const std::byte* codes, int first,
+                                               const ActivationBlock* in,
+                                               __m256i (&dots)[kTokens]) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 8
+  for (int c = first; c < first + kColumns; c += 8) {
+    const __m256i both = load(codes + c / 8 * kPanelRows * 4);
+    const __m256i low = _mm256_and_si256(both, mask);
+    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      dots[t] = add_pairs(dots[t], low, in[t].codes + c);
+      dots[t] = add_pairs(dots[t], high, in[t].codes + c + 4);
     }
-    for (__m256i& dot : dots) dot = _mm256_madd_epi16(dot, ones);
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < kTokens; ++t) dots[t] = _mm256_madd_epi16(dots[t], ones);
+}
+
+// What shifting by words brings from the neighbouring byte is masked away.
+template <int kColumns, int kTokens>
+[[gnu::always_inline]] inline void dot_six_bits(const std::byte* codes, int first,
+                                                const ActivationBlock* in,
+                                                __m256i (&dots)[kTokens]) {
+  constexpr int kPiece = kPanelRows * 4;
+  const __m256i mask = _mm256_set1_epi8(63);
+  const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 2
+  for (int column = first; column < first + kColumns; column += 16) {
+    const std::byte* pieces = codes + column / 16 * 3 * kPiece;
+    const __m256i a = load(pieces);
+    const __m256i b = load(pieces + kPiece);
+    const __m256i even = _mm256_and_si256(a, mask);
+    const __m256i odd = _mm256_and_si256(b, mask);
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      dots[t] = add_octet(dots[t], even, odd, ones, in[t].codes + column);
+    }
+    const __m256i c = load(pieces + 2 * kPiece);
+    const __m256i third = _mm256_and_si256(c, mask);
+    const auto bits = [](__m256i words, int at) {
+      return _mm256_and_si256(words, _mm256_set1_epi8(static_cast<char>(3 << at)));
+    };
+    const __m256i last = _mm256_or_si256(
+        bits(_mm256_srli_epi16(c, 2), 4),
+        _mm256_or_si256(bits(_mm256_srli_epi16(b, 4), 2), bits(_mm256_srli_epi16(a, 6), 0)));
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      dots[t] = add_octet(dots[t], third, last, ones, in[t].codes + column + 8);
+    }
+  }
+}
+
+// Dot products of one group for 8 rows, in 32 bits, without the offset's share.
+template <PanelFormat kFormat, int kTokens>
+[[gnu::always_inline]] inline void dot_group(const std::byte* codes, int group,
+                                             const ActivationBlock* in, __m256i (&dots)[kTokens]) {
+  constexpr PanelTraits kTraits = panel_traits(kFormat);
+  const int first = group * kTraits.group;
+#pragma GCC unroll 8
+  for (int t = 0; t < kTokens; ++t) dots[t] = _mm256_setzero_si256();
+  if constexpr (kTraits.bits == 6) {
+    dot_six_bits<kTraits.group>(codes, first, in, dots);
+  } else if constexpr (kTraits.bits == 8) {
+    dot_bytes<kTraits.group>(codes, first, in, dots);
+  } else {
+    dot_nibbles<kTraits.group>(codes, first, in, dots);
   }
 }
 
@@ -205,15 +348,15 @@ template <PanelFormat kFormat>
 [[gnu::always_inline]] inline __m256i offset_part(const ActivationBlock& in, int group) {
   constexpr PanelTraits kTraits = panel_traits(kFormat);
   const std::int32_t* sum = kTraits.group == 32 ? &in.negated_sum : &in.negated_half_sum[group];
-  return _mm256_slli_epi32(broadcast(sum), 3);
+  static_assert(code_offset(kTraits) == 1 << (kTraits.bits - 1));
+  return _mm256_slli_epi32(broadcast(sum), kTraits.bits - 1);
 }
 
 // One slice (8 rows) of one block.
 template <PanelFormat kFormat, int kTokens>
 [[gnu::always_inline]] inline void multiply_block(const std::byte* block, int slice,
                                                   __m256 super_scale, __m256 super_min,
-                                                  const ActivationBlock* in,
-                                                  __m256 (&sums)[kTokens]) {
+                                                  const ActivationBlock* in, __m256* sums) {
   constexpr PanelTraits kTraits = panel_traits(kFormat);
   constexpr int kScaleBytes = scale_bytes(kTraits.scale);
   const std::byte* scales = block + code_bytes(kTraits) + 8 * slice * kScaleBytes;
@@ -229,7 +372,6 @@ template <PanelFormat kFormat, int kTokens>
     for (int t = 0; t < kTokens; ++t) {
       __m256i dot = dots[t];
       if constexpr (code_offset(kTraits) != 0) {
-        static_assert(code_offset(kTraits) == 8);
         dot = _mm256_add_epi32(dot, offset_part<kFormat>(in[t], g));
       }
       const __m256 joint = _mm256_mul_ps(scale, _mm256_broadcast_ss(&in[t].scale));
@@ -242,57 +384,76 @@ template <PanelFormat kFormat, int kTokens>
   }
 }
 
-template <PanelFormat kFormat, int kTokens>
-void grouped_panel(const LinearTile& tile, int first_slice) {
-  constexpr PanelTraits kTraits = panel_traits(kFormat);
-  constexpr bool kSuper = kTraits.scale == ScaleKind::kSuper;
-  constexpr int kSpan = kSuper ? kSuperBlocks : 1;
-  constexpr int kTaken = grouped_slices(kTokens);
-  __m256 sums[kTaken][kTokens] = {};
-  const std::byte* block = tile.panel;
-  const auto* in = static_cast<const ActivationBlock*>(tile.activations);
-  const std::int64_t spans = tile.cols / (kBlockColumns * kSpan);
-  for (std::int64_t i = 0; i < spans; ++i) {
-    __m256 super[kTaken][2] = {};
-    if constexpr (kSuper) {
-#pragma GCC unroll 8
-      for (int s = 0; s < kTaken; ++s) {
-        const std::byte* header = block + 16 * (first_slice + s);
-        super[s][0] = load_f16(header);
-        if constexpr (kTraits.has_min) super[s][1] = load_f16(header + 2 * kPanelRows);
-      }
-      block += header_bytes(kTraits);
-    }
-    for (int b = 0; b < kSpan; ++b) {
-#pragma GCC unroll 8
-      for (int s = 0; s < kTaken; ++s) {
-        multiply_block<kFormat, kTokens>(block, first_slice + s, super[s][0], super[s][1], in,
-                                         sums[s]);
-      }
-      block += block_bytes(kTraits);
-      in += kTokens;
-    }
-  }
-  store(tile, first_slice, sums);
-}
-
 template <PanelFormat kFormat>
 struct Grouped {
+  static constexpr PanelTraits kTraits = panel_traits(kFormat);
+  static constexpr int kHeader = header_bytes(kTraits);
+
   template <int kTokens>
   struct Panel {
+    static constexpr int kTaken = grouped_slices(kTokens);
+    // More sums than this stay in memory between blocks: registers are for what products need.
+    static constexpr bool kInRegisters = kTaken * kTokens <= 4;
+
     static void run(const LinearTile& tile) {
-      for (int s = 0; s < kSlices; s += grouped_slices(kTokens)) {
-        grouped_panel<kFormat, kTokens>(tile, s);
+      __m256 sums[kSlices][kTokens] = {};
+      const std::byte* span = tile.panel;
+      const auto* in = static_cast<const ActivationBlock*>(tile.activations);
+      std::int64_t left = tile.cols / kBlockColumns;
+      Prefetcher prefetcher(tile, left * (kSlices / kTaken));
+      while (left > 0) {
+        const int blocks = left < kSuperBlocks ? static_cast<int>(left) : kSuperBlocks;
+        for (int s = 0; s < kSlices; s += kTaken) {
+          run_span(span, blocks, s, in, &sums[s], &prefetcher);
+        }
+        span += kHeader + blocks * block_bytes(kTraits);
+        in += blocks * kTokens;
+        left -= blocks;
+      }
+      for (int s = 0; s < kSlices; s += kTaken) store<kTokens, kTaken>(tile, s, &sums[s]);
+    }
+
+   private:
+    [[gnu::always_inline]] static void run_span(const std::byte* block, int blocks, int first_slice,
+                                                const ActivationBlock* in, __m256 (*sums)[kTokens],
+                                                Prefetcher* prefetcher) {
+      asm("" : "+r"(sums));  // or GCC would take them into registers after all
+      __m256 super[kTaken][2] = {};
+      if constexpr (kHeader > 0) {
+#pragma GCC unroll 8
+        for (int s = 0; s < kTaken; ++s) {
+          const std::byte* header = block + 16 * (first_slice + s);
+          super[s][0] = load_f16(header);
+          if constexpr (kTraits.has_min) super[s][1] = load_f16(header + 2 * kPanelRows);
+        }
+        block += kHeader;
+      }
+      __m256 part[kTaken][kTokens];
+      if constexpr (kInRegisters) copy(sums, part);
+      for (int b = 0; b < blocks; ++b) {
+        prefetcher->step();
+#pragma GCC unroll 8
+        for (int s = 0; s < kTaken; ++s) {
+          multiply_block<kFormat, kTokens>(block, first_slice + s, super[s][0], super[s][1], in,
+                                           kInRegisters ? part[s] : sums[s]);
+        }
+        block += block_bytes(kTraits);
+        in += kTokens;
+      }
+      if constexpr (kInRegisters) copy(part, sums);
+    }
+
+    [[gnu::always_inline]] static void copy(const __m256 (*from)[kTokens], __m256 (*to)[kTokens]) {
+#pragma GCC unroll 8
+      for (int s = 0; s < kTaken; ++s) {
+#pragma GCC unroll 8
+        for (int t = 0; t < kTokens; ++t) to[s][t] = from[s][t];
       }
     }
   };
 };
 
-// --- Activations
-// ----------------------------------------------------------------------------------
-
-// A float's magnitude as an integer orders like the float, with NaN above infinity.
-constexpr int kInfinityBits = 0x7F800000;
+// --- Activations ---------------------------------------------------------------------------------
 
 int largest_lane(__m256i v) {
   __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
@@ -317,12 +478,9 @@ void quantize_block(const float* in, ActivationBlock* out) {
     largest_bits = _mm256_max_epi32(
         largest_bits, _mm256_and_si256(_mm256_castps_si256(x[i]), _mm256_set1_epi32(0x7FFFFFFF)));
   }
-  const int bits = largest_lane(largest_bits);
-  const bool finite = bits < kInfinityBits;
-  const float largest = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(bits)));
-  const bool zero = !finite || largest < kActivationFloor;
-  const __m256 inverse = _mm256_set1_ps(zero ? 0.0F : 127.0F / largest);
-  const __m256i keep = _mm256_set1_epi32(zero ? 0 : -1);
+  const CodeScale by = code_scale(static_cast<std::uint32_t>(largest_lane(largest_bits)));
+  const __m256 inverse = _mm256_set1_ps(by.inverse);
+  const __m256i keep = _mm256_set1_epi32(by.is_zero ? 0 : -1);
   for (int i = 0; i < 4; ++i) {
     codes[i] = _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(x[i], inverse)), keep);
   }
@@ -334,13 +492,7 @@ void quantize_block(const float* in, ActivationBlock* out) {
       _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
   const int sums[2] = {sum_lanes(_mm256_add_epi32(codes[0], codes[1])),
                        sum_lanes(_mm256_add_epi32(codes[2], codes[3]))};
-  out->scale = !finite ? __builtin_nanf("") : zero ? 0.0F : largest * (1.0F / 127.0F);
-  for (int i = 0; i < 2; ++i) {
-    out->negated_half_sum[i] = -sums[i];
-    out->half_sum[i] = out->scale * static_cast<float>(sums[i]);
-  }
-  out->negated_sum = -(sums[0] + sums[1]);
-  out->sum = out->scale * static_cast<float>(sums[0] + sums[1]);
+  store_factors(out, by.scale, sums);
 }
 
 void quantize(const float* in, std::int64_t cols, ActivationBlock* out, std::int64_t stride) {
@@ -349,43 +501,12 @@ void quantize(const float* in, std::int64_t cols, ActivationBlock* out, std::int
   }
 }
 
-// --- The table
-// ------------------------------------------------------------------------------------
-
-template <template <int> class Panel>
-void dispatch(const LinearTile& tile) {
-  switch (tile.tokens) {
-    case 1: Panel<1>::run(tile); return;
-    case 2: Panel<2>::run(tile); return;
-    case 3: Panel<3>::run(tile); return;
-    case 4: Panel<4>::run(tile); return;
-    case 5: Panel<5>::run(tile); return;
-    default: Panel<6>::run(tile); return;
-  }
-}
-
-template <PanelFormat kFormat>
-void add_grouped(CpuKernels* table) {
-  table->linear[static_cast<int>(kFormat)] = dispatch<Grouped<kFormat>::template Panel>;
-}
-
 }  // namespace
 
 void add_avx2_linear(CpuKernels* table) {
   table->linear[static_cast<int>(PanelFormat::kF32)] = dispatch<F32Panel>;
   table->linear[static_cast<int>(PanelFormat::kBF16)] = dispatch<Bf16Panel>;
-  add_grouped<PanelFormat::k4F16>(table);
-  add_grouped<PanelFormat::k4F16Min>(table);
-  add_grouped<PanelFormat::k4SuperMin>(table);
-  add_grouped<PanelFormat::k4Super16>(table);
-  add_grouped<PanelFormat::k4Super16Min>(table);
-  add_grouped<PanelFormat::k8F16>(table);
-  add_grouped<PanelFormat::k8F16Min>(table);
-  add_grouped<PanelFormat::k8F32>(table);
-  add_grouped<PanelFormat::k8F32Group16>(table);
-  add_grouped<PanelFormat::k8Super>(table);
-  add_grouped<PanelFormat::k8SuperMin>(table);
-  add_grouped<PanelFormat::k8Super16>(table);
+  add_grouped_formats<Grouped>(table);
   table->quantize = quantize;
 }
 

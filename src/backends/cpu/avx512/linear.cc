@@ -4,6 +4,8 @@
 #include <immintrin.h>
 
 #include "backends/cpu/avx512/parts.h"
+#include "backends/cpu/code_scale.h"
+#include "backends/cpu/linear_table.h"
 
 namespace kun {
 namespace {
@@ -63,8 +65,7 @@ class Prefetcher {
   std::int64_t per_step_;
 };
 
-// --- Float panels
-// ---------------------------------------------------------------------------------
+// --- Float panels --------------------------------------------------------------------------------
 
 struct F32Step {
   static __m512 multiply_add(__m512i weights, const void* in, __m512 sum) {
@@ -111,8 +112,7 @@ struct Bf16Panel {
   }
 };
 
-// --- Grouped panels
-// -------------------------------------------------------------------------------
+// --- Grouped panels ------------------------------------------------------------------------------
 
 // 16 scales of a plane; `super` multiplies integer steps.
 template <ScaleKind kKind>
@@ -134,6 +134,22 @@ __m512i dot(__m512i sum, __m512i weights, const std::int8_t* in) {
   return sum;
 }
 
+// Four quads of 6-bit codes.
+struct SixBits {
+  __m512i quads[4];
+};
+[[gnu::always_inline]] inline SixBits load_six_bits(const std::byte* data) {
+  constexpr int kOrMasked = 0xF8;  // a | (b & c)
+  const __m512i mask = _mm512_set1_epi8(63);
+  const __m512i a = load(data);
+  const __m512i b = load(data + kPanelRows * 4);
+  const __m512i c = load(data + 2 * kPanelRows * 4);
+  __m512i last = _mm512_and_si512(_mm512_srli_epi16(a, 6), _mm512_set1_epi8(3));
+  last = _mm512_ternarylogic_epi32(last, _mm512_srli_epi16(b, 4), _mm512_set1_epi8(12), kOrMasked);
+  last = _mm512_ternarylogic_epi32(last, _mm512_srli_epi16(c, 2), _mm512_set1_epi8(48), kOrMasked);
+  return {{_mm512_and_si512(a, mask), _mm512_and_si512(b, mask), _mm512_and_si512(c, mask), last}};
+}
+
 // Adds the products of one group of columns to `dots` for 16 rows. Codes are unsigned here; what
 // that adds was put into the start value.
 template <PanelFormat kFormat, int kTokens>
@@ -141,7 +157,18 @@ template <PanelFormat kFormat, int kTokens>
                                              const ActivationBlock* in, __m512i (&dots)[kTokens]) {
   constexpr PanelTraits kTraits = panel_traits(kFormat);
   const int first = group * kTraits.group;
-  if constexpr (kTraits.bits == 8) {
+  if constexpr (kTraits.bits == 6) {
+    for (int c = first; c < first + kTraits.group; c += 16) {
+      const SixBits weights = load_six_bits(codes + c / 16 * 3 * kPanelRows * 4);
+#pragma GCC unroll 8
+      for (int t = 0; t < kTokens; ++t) {
+#pragma GCC unroll 4
+        for (int q = 0; q < 4; ++q) {
+          dots[t] = dot(dots[t], weights.quads[q], in[t].codes + c + 4 * q);
+        }
+      }
+    }
+  } else if constexpr (kTraits.bits == 8) {
     const __m512i flip = _mm512_set1_epi8(-128);
     for (int c = first; c < first + kTraits.group; c += 4) {
       const __m512i weights = _mm512_xor_si512(load(codes + c * kPanelRows), flip);
@@ -171,7 +198,8 @@ template <PanelFormat kFormat>
   constexpr PanelTraits kTraits = panel_traits(kFormat);
   constexpr int kOffset = kTraits.bits == 8 ? 128 : code_offset(kTraits);
   if constexpr (kOffset == 0) return _mm512_setzero_si512();
-  constexpr int kShift = kOffset == 128 ? 7 : 3;
+  constexpr int kShift = kTraits.bits - 1;
+  static_assert(kOffset == 0 || kOffset == 1 << kShift);
   const std::int32_t* sum = kTraits.group == 32 ? &in.negated_sum : &in.negated_half_sum[group];
   return _mm512_slli_epi32(broadcast(sum), kShift);
 }
@@ -248,11 +276,7 @@ struct Grouped {
   };
 };
 
-// --- Activations
-// ----------------------------------------------------------------------------------
-
-// A float's magnitude as an integer orders like the float, with NaN above infinity.
-constexpr int kInfinityBits = 0x7F800000;
+// --- Activations ---------------------------------------------------------------------------------
 
 void quantize_block(const float* in, ActivationBlock* out) {
   const __m512 low = _mm512_loadu_ps(in);
@@ -261,28 +285,147 @@ void quantize_block(const float* in, ActivationBlock* out) {
   const int largest_bits = _mm512_reduce_max_epi32(
       _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(low), magnitude),
                        _mm512_and_si512(_mm512_castps_si512(high), magnitude)));
-  const bool finite = largest_bits < kInfinityBits;
-  const float largest = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(largest_bits)));
-  const bool zero = !finite || largest < kActivationFloor;
-  const __m512 inverse = _mm512_set1_ps(zero ? 0.0F : 127.0F / largest);
-  const auto keep = static_cast<__mmask16>(zero ? 0 : 0xFFFF);
+  const CodeScale by = code_scale(static_cast<std::uint32_t>(largest_bits));
+  const __m512 inverse = _mm512_set1_ps(by.inverse);
+  const auto keep = static_cast<__mmask16>(by.is_zero ? 0 : 0xFFFF);
   const __m512i low_codes = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(low, inverse));
   const __m512i high_codes = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(high, inverse));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out->codes), _mm512_cvtepi32_epi8(low_codes));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out->codes + 16), _mm512_cvtepi32_epi8(high_codes));
   const int sums[2] = {_mm512_reduce_add_epi32(low_codes), _mm512_reduce_add_epi32(high_codes)};
-  out->scale = !finite ? __builtin_nanf("") : zero ? 0.0F : largest * (1.0F / 127.0F);
+  store_factors(out, by.scale, sums);
+}
+
+// Eight blocks at once share what a block alone waits for: the division, and the ways from 16 lanes
+// to one. What comes out is what quantize_block makes.
+constexpr int kBlocksAtOnce = 8;
+
+// The largest lane of each of eight vectors, halving the lanes of two in every step.
+__m256i largest_lanes(const __m512i (&v)[kBlocksAtOnce]) {
+  __m512i quarters[2];
   for (int i = 0; i < 2; ++i) {
-    out->negated_half_sum[i] = -sums[i];
-    out->half_sum[i] = out->scale * static_cast<float>(sums[i]);
+    __m512i halves[2];
+    for (int j = 0; j < 2; ++j) {
+      const __m512i a = v[4 * i + 2 * j];
+      const __m512i b = v[4 * i + 2 * j + 1];
+      halves[j] =
+          _mm512_max_epi32(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xEE));
+    }
+    quarters[i] = _mm512_max_epi32(_mm512_shuffle_i32x4(halves[0], halves[1], 0x88),
+                                   _mm512_shuffle_i32x4(halves[0], halves[1], 0xDD));
   }
-  out->negated_sum = -(sums[0] + sums[1]);
-  out->sum = out->scale * static_cast<float>(sums[0] + sums[1]);
+  // Quarter i holds block i in one vector and block 4 + i in the other.
+  __m512i both = _mm512_max_epi32(_mm512_unpacklo_epi32(quarters[0], quarters[1]),
+                                  _mm512_unpackhi_epi32(quarters[0], quarters[1]));
+  both = _mm512_max_epi32(both, _mm512_shuffle_epi32(both, _MM_PERM_BADC));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0);
+  return _mm512_castsi512_si256(_mm512_permutexvar_epi32(order, both));
+}
+
+// Codes of two blocks: that of `a` in the lower half. Packing works in 128-bit quarters; the
+// permutation puts the quads back in order.
+__m512i codes_of_two(const float* a, __m512 inverse_a, const float* b, __m512 inverse_b) {
+  const auto code = [](const float* x, __m512 inverse) {
+    return _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), inverse));
+  };
+  const __m512i packed =
+      _mm512_packs_epi16(_mm512_packs_epi32(code(a, inverse_a), code(a + 16, inverse_a)),
+                         _mm512_packs_epi32(code(b, inverse_b), code(b + 16, inverse_b)));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return _mm512_permutexvar_epi32(order, packed);
+}
+
+// Sums over the halves of eight blocks' codes: the first halves, then the second. `quads` are sums
+// of 4 codes, [pair of blocks][block][half][4].
+__m512i half_sums(const __m512i (&quads)[kBlocksAtOnce / 2]) {
+  const auto fold = [](__m512i low, __m512i high) {
+    return _mm512_add_epi32(_mm512_unpacklo_epi32(low, high), _mm512_unpackhi_epi32(low, high));
+  };
+  const __m512i low = fold(quads[0], quads[1]);
+  const __m512i high = fold(quads[2], quads[3]);
+  const __m512i sums =
+      _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
+  // [block of its pair][half][pair]
+  const __m512i order = _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+  return _mm512_permutexvar_epi32(order, sums);
+}
+
+// Writes what follows the codes in eight blocks; rows[i] is the i-th number of every block.
+void store_eight(const __m256 (&rows)[8], ActivationBlock* out, std::int64_t stride) {
+  __m256 pairs[8];
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+  }
+  __m256 fours[8];
+  for (int i = 0; i < 8; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      fours[i + 2 * j] = _mm256_shuffle_ps(pairs[i + j], pairs[i + j + 2], 0x44);
+      fours[i + 2 * j + 1] = _mm256_shuffle_ps(pairs[i + j], pairs[i + j + 2], 0xEE);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm256_storeu_ps(&out[i * stride].scale, _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20));
+    _mm256_storeu_ps(&out[(i + 4) * stride].scale,
+                     _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31));
+  }
+}
+
+// False, and nothing done, when a block is too small, or has an infinity or NaN.
+bool quantize_eight(const float* in, ActivationBlock* out, std::int64_t stride) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
+  __m512i lanes[kBlocksAtOnce];
+#pragma GCC unroll 8
+  for (int b = 0; b < kBlocksAtOnce; ++b) {
+    const std::byte* x = reinterpret_cast<const std::byte*>(in + b * kBlockColumns);
+    lanes[b] = _mm512_max_epi32(_mm512_and_si512(load(x), magnitude),
+                                _mm512_and_si512(load(x + 64), magnitude));
+  }
+  const __m256i bits = largest_lanes(lanes);
+  const __m256 largest = _mm256_castsi256_ps(bits);
+  const __mmask8 small = _mm256_cmp_ps_mask(largest, _mm256_set1_ps(kActivationFloor), _CMP_LT_OQ);
+  const __mmask8 large =
+      _mm256_cmpge_epi32_mask(bits, _mm256_set1_epi32(static_cast<int>(kInfinityBits)));
+  if ((small | large) != 0) return false;
+  alignas(32) float inverse[kBlocksAtOnce];
+  _mm256_store_ps(inverse, _mm256_div_ps(_mm256_set1_ps(127.0F), largest));
+  __m512i quads[kBlocksAtOnce / 2];
+#pragma GCC unroll 8
+  for (int b = 0; b < kBlocksAtOnce; b += 2) {
+    const float* x = in + b * kBlockColumns;
+    const __m512i codes = codes_of_two(x, _mm512_set1_ps(inverse[b]), x + kBlockColumns,
+                                       _mm512_set1_ps(inverse[b + 1]));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out[b * stride].codes),
+                        _mm512_castsi512_si256(codes));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out[(b + 1) * stride].codes),
+                        _mm512_extracti64x4_epi64(codes, 1));
+    quads[b / 2] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), codes);
+  }
+  const __m512i halves = half_sums(quads);
+  const __m256i first = _mm512_castsi512_si256(halves);
+  const __m256i second = _mm512_extracti64x4_epi64(halves, 1);
+  const __m256i whole = _mm256_add_epi32(first, second);
+  const __m256 scale = _mm256_mul_ps(largest, _mm256_set1_ps(1.0F / 127.0F));
+  const auto negated = [](__m256i x) {
+    return _mm256_castsi256_ps(_mm256_sub_epi32(_mm256_setzero_si256(), x));
+  };
+  const auto scaled = [&](__m256i x) { return _mm256_mul_ps(scale, _mm256_cvtepi32_ps(x)); };
+  store_eight({scale, negated(whole), negated(first), negated(second), scaled(whole), scaled(first),
+               scaled(second), _mm256_setzero_ps()},
+              out, stride);
+  return true;
 }
 
 void quantize(const float* in, std::int64_t cols, ActivationBlock* out, std::int64_t stride) {
-  for (std::int64_t b = 0; b < cols / kBlockColumns; ++b) {
-    quantize_block(in + b * kBlockColumns, out + b * stride);
+  const std::int64_t count = cols / kBlockColumns;
+  for (std::int64_t b = 0; b < count;) {
+    if (b + kBlocksAtOnce <= count &&
+        quantize_eight(in + b * kBlockColumns, out + b * stride, stride)) {
+      b += kBlocksAtOnce;
+      continue;
+    }
+    const std::int64_t end = b + kBlocksAtOnce < count ? b + kBlocksAtOnce : count;
+    for (; b < end; ++b) quantize_block(in + b * kBlockColumns, out + b * stride);
   }
 }
 
@@ -305,44 +448,13 @@ void to_bf16_pairs(const float* in, std::int64_t cols, std::uint32_t* out, std::
   }
 }
 
-// --- The table
-// ------------------------------------------------------------------------------------
-
-template <template <int> class Panel>
-void dispatch(const LinearTile& tile) {
-  switch (tile.tokens) {
-    case 1: Panel<1>::run(tile); return;
-    case 2: Panel<2>::run(tile); return;
-    case 3: Panel<3>::run(tile); return;
-    case 4: Panel<4>::run(tile); return;
-    case 5: Panel<5>::run(tile); return;
-    default: Panel<6>::run(tile); return;
-  }
-}
-
-template <PanelFormat kFormat>
-void add_grouped(CpuKernels* table) {
-  table->linear[static_cast<int>(kFormat)] = dispatch<Grouped<kFormat>::template Panel>;
-}
-
 }  // namespace
 
 void add_avx512_linear(CpuKernels* table) {
   table->rounds_to_bf16 = true;
   table->linear[static_cast<int>(PanelFormat::kF32)] = dispatch<F32Panel>;
   table->linear[static_cast<int>(PanelFormat::kBF16)] = dispatch<Bf16Panel>;
-  add_grouped<PanelFormat::k4F16>(table);
-  add_grouped<PanelFormat::k4F16Min>(table);
-  add_grouped<PanelFormat::k4SuperMin>(table);
-  add_grouped<PanelFormat::k4Super16>(table);
-  add_grouped<PanelFormat::k4Super16Min>(table);
-  add_grouped<PanelFormat::k8F16>(table);
-  add_grouped<PanelFormat::k8F16Min>(table);
-  add_grouped<PanelFormat::k8F32>(table);
-  add_grouped<PanelFormat::k8F32Group16>(table);
-  add_grouped<PanelFormat::k8Super>(table);
-  add_grouped<PanelFormat::k8SuperMin>(table);
-  add_grouped<PanelFormat::k8Super16>(table);
+  add_grouped_formats<Grouped>(table);
   table->quantize = quantize;
   table->to_bf16_pairs = to_bf16_pairs;
 }

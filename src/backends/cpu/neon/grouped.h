@@ -16,23 +16,30 @@ struct Block {
   static constexpr int kScaleBytes = scale_bytes(kTraits.scale);
   using Sums = typename Dot::template Sum<kTraits.bits>;
 
-  // Columns 8 octet to 8 octet + 7; kHalf is which half of the 16 columns in `x` they are.
-  template <int kHalf>
-  [[gnu::always_inline]] static void multiply_octet(const std::byte* codes, int octet,
+  // Octet kOctet of a group, which is half of the 16 columns in `x`.
+  template <int kOctet>
+  [[gnu::always_inline]] static void multiply_octet(const std::byte* codes, int group,
                                                     const int8x16_t (&x)[kTokens],
                                                     Sums (&dots)[kTaken][kTokens]) {
 #pragma GCC unroll 8
     for (int s = 0; s < kTaken; ++s) {
-      const std::byte* data = codes + s * kSliceBytes;
-      Nibbles weights;
-      if constexpr (kTraits.bits == 4) {
-        weights = split_nibbles(data + octet * kPanelRows * 4);
-      } else {
-        weights = {load_codes(data + octet * kPanelRows * 8),
-                   load_codes(data + octet * kPanelRows * 8 + kPanelRows * 4)};
-      }
-      Dot::template add_octet<kTraits.bits, 2 * kHalf>(dots[s], weights, x);
+      const Octet weights = load_octet<kFormat, kOctet>(codes + s * kSliceBytes, group);
+      Dot::template add_octet<kTraits.bits, 2 * (kOctet % 2)>(dots[s], weights, x);
     }
+  }
+
+  // 16 columns of a group, from octet kOctet.
+  template <int kOctet>
+  [[gnu::always_inline]] static void multiply_columns(const std::byte* codes, int group,
+                                                      const ActivationBlock* in,
+                                                      Sums (&dots)[kTaken][kTokens]) {
+    int8x16_t x[kTokens];
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      x[t] = vld1q_s8(in[t].codes + group * kTraits.group + 8 * kOctet);
+    }
+    multiply_octet<kOctet>(codes, group, x, dots);
+    multiply_octet<kOctet + 1>(codes, group, x, dots);
   }
 
   [[gnu::always_inline]] static void multiply_group(const std::byte* codes, int group,
@@ -47,14 +54,8 @@ struct Block {
 #pragma GCC unroll 8
       for (int s = 0; s < kTaken; ++s) dots[s][t] = Sums::start(start);
     }
-#pragma GCC unroll 2
-    for (int c = group * kTraits.group; c < (group + 1) * kTraits.group; c += 16) {
-      int8x16_t x[kTokens];
-#pragma GCC unroll 8
-      for (int t = 0; t < kTokens; ++t) x[t] = vld1q_s8(in[t].codes + c);
-      multiply_octet<0>(codes, c / 8, x, dots);
-      multiply_octet<1>(codes, c / 8 + 1, x, dots);
-    }
+    multiply_columns<0>(codes, group, in, dots);
+    if constexpr (kTraits.group == 32) multiply_columns<2>(codes, group, in, dots);
   }
 
   [[gnu::always_inline]] static void run(const std::byte* block, int first,

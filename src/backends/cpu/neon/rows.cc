@@ -112,6 +112,7 @@ const CpuKernels& neon_kernels() {
     kernels.name = "neon";
     add_neon_linear(&kernels);
     add_neon_attention(&kernels);
+    add_neon_int8_attention(&kernels);
     add_neon_rows(&kernels);
     return kernels;
   }();

@@ -1,12 +1,12 @@
-// What the linear kernels of all NEON tables share: slices of a panel, the result of a tile,
-// scales, prefetching, and the way from a token count to code for it. A vector is 4 rows, so a
-// panel is eight slices; as many of them are taken together as registers allow, and the columns are
-// worked through in spans, so that a panel's bytes come from far away once, however often it is
-// passed.
+// What the linear kernels of all NEON tables share: slices of a panel, the result of a tile, scales
+// and prefetching. A vector is 4 rows, so a panel is eight slices; as many of them are taken
+// together as registers allow, and the columns are worked through in spans, so that a panel's bytes
+// come from far away once, however often it is passed.
 #pragma once
 
 #include <arm_neon.h>
 
+#include "backends/cpu/linear_table.h"
 #include "backends/cpu/neon/parts.h"
 
 namespace kun {
@@ -102,52 +102,49 @@ struct SuperScales {
   }
 };
 
-// Low and high halves of 16 bytes.
-struct Nibbles {
+// Codes of 8 columns and 4 rows: columns 0..3, then 4..7.
+struct Octet {
   int8x16_t low;
   int8x16_t high;
 };
-[[gnu::always_inline]] inline Nibbles split_nibbles(const std::byte* data) {
+
+// The halves of 16 bytes.
+[[gnu::always_inline]] inline Octet split_nibbles(const std::byte* data) {
   const uint8x16_t both = vreinterpretq_u8_s8(load_codes(data));
   return {vreinterpretq_s8_u8(vandq_u8(both, vdupq_n_u8(15))),
           vreinterpretq_s8_u8(vshrq_n_u8(both, 4))};
 }
 
-// --- From a token count to code for it -----------------------------------------------------------
+// The third and fourth quad of 16 columns of 6-bit codes: the fourth is in the high bits of all
+// three pieces.
+[[gnu::always_inline]] inline Octet join_six_bits(uint8x16_t a, uint8x16_t b, uint8x16_t c) {
+  const uint8x16_t high = vsliq_n_u8(vshrq_n_u8(b, 6), vshrq_n_u8(c, 6), 2);
+  return {vreinterpretq_s8_u8(vandq_u8(c, vdupq_n_u8(63))),
+          vreinterpretq_s8_u8(vsliq_n_u8(vshrq_n_u8(a, 6), high, 2))};
+}
 
-template <template <int> class Panel>
-void dispatch(const LinearTile& tile) {
-  switch (tile.tokens) {
-    case 1: Panel<1>::run(tile); return;
-    case 2: Panel<2>::run(tile); return;
-    case 3: Panel<3>::run(tile); return;
-    case 4: Panel<4>::run(tile); return;
-    case 5: Panel<5>::run(tile); return;
-    default: Panel<6>::run(tile); return;
+// Octet kOctet of a group, code_offset included; `codes` are those of a block and 4 of its rows.
+template <PanelFormat kFormat, int kOctet>
+[[gnu::always_inline]] inline Octet load_octet(const std::byte* codes, int group) {
+  constexpr PanelTraits kTraits = panel_traits(kFormat);
+  constexpr int kPiece = kPanelRows * 4;
+  const int octet = group * (kTraits.group / 8) + kOctet;
+  if constexpr (kTraits.bits == 8) {
+    const std::byte* data = codes + 2 * octet * kPiece;
+    return {load_codes(data), load_codes(data + kPiece)};
+  } else if constexpr (kTraits.bits == 4) {
+    return split_nibbles(codes + octet * kPiece);
+  } else {
+    const std::byte* data = codes + octet / 2 * 3 * kPiece;
+    const uint8x16_t a = vreinterpretq_u8_s8(load_codes(data));
+    const uint8x16_t b = vreinterpretq_u8_s8(load_codes(data + kPiece));
+    if constexpr (kOctet % 2 == 0) {
+      const uint8x16_t mask = vdupq_n_u8(63);
+      return {vreinterpretq_s8_u8(vandq_u8(a, mask)), vreinterpretq_s8_u8(vandq_u8(b, mask))};
+    } else {
+      return join_six_bits(a, b, vreinterpretq_u8_s8(load_codes(data + 2 * kPiece)));
+    }
   }
-}
-
-// `Family` has a member template Grouped<format> with a member template Panel<tokens>.
-template <class Family, PanelFormat kFormat>
-void add_format(CpuKernels* table) {
-  table->linear[static_cast<int>(kFormat)] =
-      dispatch<Family::template Grouped<kFormat>::template Panel>;
-}
-
-template <class Family>
-void add_grouped_formats(CpuKernels* table) {
-  add_format<Family, PanelFormat::k4F16>(table);
-  add_format<Family, PanelFormat::k4F16Min>(table);
-  add_format<Family, PanelFormat::k4SuperMin>(table);
-  add_format<Family, PanelFormat::k4Super16>(table);
-  add_format<Family, PanelFormat::k4Super16Min>(table);
-  add_format<Family, PanelFormat::k8F16>(table);
-  add_format<Family, PanelFormat::k8F16Min>(table);
-  add_format<Family, PanelFormat::k8F32>(table);
-  add_format<Family, PanelFormat::k8F32Group16>(table);
-  add_format<Family, PanelFormat::k8Super>(table);
-  add_format<Family, PanelFormat::k8SuperMin>(table);
-  add_format<Family, PanelFormat::k8Super16>(table);
 }
 
 }  // namespace

@@ -1,13 +1,11 @@
 // The linear kernel of ARMv8.6's BF16 matrix products, and their table. A bfmmla multiplies 2 rows
-// x 4 columns by 2 tokens. Panels hold pairs of columns, so two neighbouring pairs of 4 rows are
-// zipped into two of 2 rows. One token takes the same instruction as many: its bits must not depend
-// on its company, and bfdot rounds in another order.
-#include "backends/cpu/neon/tile.h"
+// x 4 columns by 2 tokens; panels hold pairs of columns. bfdot would serve one token as fast, but
+// rounds in another order.
+#include "backends/cpu/neon/pairs.h"
 
 namespace kun {
 namespace {
 
-constexpr std::int64_t kSpanSteps = 32;  // of 4 columns
 constexpr int kStepBytes = 2 * kSlices * kSliceBytes;
 constexpr int kTaken = 4;  // slices of a pass
 
@@ -15,10 +13,8 @@ bfloat16x8_t as_bf16(uint32x4_t words) {
   return vreinterpretq_bf16_u32(words);
 }
 
-// Two column pairs of two tokens: [even token][2 pairs], [odd token][2 pairs].
-uint32x4_t pair_tokens(const std::uint32_t* low, const std::uint32_t* high, int even, int odd) {
-  const uint32x4_t result = {low[even], high[even], low[odd], high[odd]};
-  return result;
+std::int64_t column_pairs(std::int64_t cols) {
+  return (cols + 1) / 2;
 }
 
 // Four columns of one pass; kWhole: there are four, else only the first pair.
@@ -28,85 +24,66 @@ template <bool kWhole, int kPairs>
 #pragma GCC unroll 8
   for (int s = 0; s < kTaken; ++s) {
     const std::byte* data = weights + s * kSliceBytes;
-    const uint32x4_t low = load_words(data);
     uint32x4_t high = vdupq_n_u32(0);
     if constexpr (kWhole) high = load_words(data + kStepBytes / 2);
-    const bfloat16x8_t upper = as_bf16(vzip1q_u32(low, high));
-    const bfloat16x8_t lower = as_bf16(vzip2q_u32(low, high));
+    const RowPairs both = zip_rows(load_words(data), high);
 #pragma GCC unroll 4
     for (int p = 0; p < kPairs; ++p) {
       const bfloat16x8_t x = as_bf16(in[p]);
-      sums[2 * s][p] = vbfmmlaq_f32(sums[2 * s][p], upper, x);
-      sums[2 * s + 1][p] = vbfmmlaq_f32(sums[2 * s + 1][p], lower, x);
+      sums[2 * s][p] = vbfmmlaq_f32(sums[2 * s][p], as_bf16(both.rows[0]), x);
+      sums[2 * s + 1][p] = vbfmmlaq_f32(sums[2 * s + 1][p], as_bf16(both.rows[1]), x);
     }
   }
 }
 
-template <int kPairs>
-[[gnu::always_inline]] inline void multiply_steps(const std::byte* weights, int steps, bool half,
-                                                  const uint32x4_t* in,
-                                                  float32x4_t (*sums)[kPairs]) {
-  float32x4_t part[2 * kTaken][kPairs];
-#pragma GCC unroll 8
-  for (int r = 0; r < 2 * kTaken; ++r) {
-#pragma GCC unroll 4
-    for (int p = 0; p < kPairs; ++p) part[r][p] = sums[r][p];
-  }
-  const uint32x4_t* end = in + (half ? steps - 1 : steps) * kPairs;
-  for (; in != end; in += kPairs, weights += kStepBytes) {
-    multiply_step<true, kPairs>(weights, in, part);
-  }
-  if (half) multiply_step<false, kPairs>(weights, in, part);
-#pragma GCC unroll 8
-  for (int r = 0; r < 2 * kTaken; ++r) {
-#pragma GCC unroll 4
-    for (int p = 0; p < kPairs; ++p) sums[r][p] = part[r][p];
-  }
-}
+// A unit is a step of 4 columns, two column pairs; the last may have only one.
+struct Steps {
+  using Input = uint32x4_t;  // [even token][2 column pairs], [odd token][2 column pairs]
+  static constexpr int kSpanUnits = 32;
 
-[[gnu::noinline]] void store_pairs(const LinearTile& tile, const float32x4_t* sums, int pairs) {
-  for (int slice = 0; slice < kSlices; ++slice) {
-    for (int t = 0; t < tile.tokens; ++t) {
-      const float32x4_t low = sums[2 * slice * pairs + t / 2];
-      const float32x4_t high = sums[(2 * slice + 1) * pairs + t / 2];
-      store_slice(tile, slice, t, t % 2 == 0 ? vuzp1q_f32(low, high) : vuzp2q_f32(low, high));
-    }
-  }
-}
+  static std::int64_t units(std::int64_t cols) { return (column_pairs(cols) + 1) / 2; }
+  static std::int64_t span_bytes(int count) { return std::int64_t{count} * kStepBytes; }
+  static constexpr int slices(int) { return kTaken; }
 
-template <int kTokens>
-struct Panel {
-  static constexpr int kPairs = (kTokens + 1) / 2;
-
-  static void run(const LinearTile& tile) {
-    float32x4_t sums[2 * kSlices][kPairs] = {};
-    uint32x4_t in[kSpanSteps * kPairs];
+  template <int kTokens>
+  [[gnu::always_inline]] static Input input(const LinearTile& tile, std::int64_t unit, int even,
+                                            int odd) {
     static constexpr std::uint32_t kNothing[kTokens] = {};
-    const auto* words = static_cast<const std::uint32_t*>(tile.activations);
-    const std::int64_t column_pairs = (tile.cols + 1) / 2;
-    const std::int64_t steps = (column_pairs + 1) / 2;
-    Prefetcher prefetcher(tile, (steps + kSpanSteps - 1) / kSpanSteps);
-    for (std::int64_t step = 0; step < steps; step += kSpanSteps) {
-      prefetcher.step();
-      const bool last = steps - step <= kSpanSteps;
-      const int count = static_cast<int>(last ? steps - step : kSpanSteps);
-      const bool half = last && column_pairs % 2 != 0;
-      for (int i = 0; i < count; ++i) {
-        const std::uint32_t* low = words + (step + i) * 2 * kTokens;
-        const std::uint32_t* high = half && i + 1 == count ? kNothing : low + kTokens;
-        for (int p = 0; p < kPairs; ++p) {
-          const int odd = 2 * p + 1 < kTokens ? 2 * p + 1 : 2 * p;
-          in[i * kPairs + p] = pair_tokens(low, high, 2 * p, odd);
-        }
-      }
-      for (int first = 0; first < kSlices; first += kTaken) {
-        multiply_steps<kPairs>(tile.panel + step * kStepBytes + first * kSliceBytes, count, half,
-                               in, &sums[2 * first]);
-      }
+    const auto* low = static_cast<const std::uint32_t*>(tile.activations) + unit * 2 * kTokens;
+    const bool half = 2 * unit + 1 == column_pairs(tile.cols);
+    const std::uint32_t* high = half ? kNothing : low + kTokens;
+    const uint32x4_t result = {low[even], high[even], low[odd], high[odd]};
+    return result;
+  }
+
+  template <int kPairs>
+  [[gnu::always_inline]] static void multiply(const LinearTile& tile, const std::byte* span,
+                                              int first, int count, const Input* in,
+                                              float32x4_t (*sums)[kPairs]) {
+    float32x4_t part[2 * kTaken][kPairs];
+#pragma GCC unroll 8
+    for (int r = 0; r < 2 * kTaken; ++r) {
+#pragma GCC unroll 4
+      for (int p = 0; p < kPairs; ++p) part[r][p] = sums[r][p];
     }
-    store_pairs(tile, &sums[0][0], kPairs);
+    const std::byte* panel_end = tile.panel + column_pairs(tile.cols) * (kStepBytes / 2);
+    const bool half = span + span_bytes(count) > panel_end;
+    const std::byte* weights = span + first * kSliceBytes;
+    const Input* end = in + (half ? count - 1 : count) * kPairs;
+    for (; in != end; in += kPairs, weights += kStepBytes) {
+      multiply_step<true, kPairs>(weights, in, part);
+    }
+    if (half) multiply_step<false, kPairs>(weights, in, part);
+#pragma GCC unroll 8
+    for (int r = 0; r < 2 * kTaken; ++r) {
+#pragma GCC unroll 4
+      for (int p = 0; p < kPairs; ++p) sums[r][p] = part[r][p];
+    }
   }
 };
+
+template <int kTokens>
+using Panel = PairPanel<Steps, kTokens>;
 
 void to_bf16_pairs(const float* in, std::int64_t cols, std::uint32_t* out, std::int64_t stride) {
   std::int64_t c = 0;

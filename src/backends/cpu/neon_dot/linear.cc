@@ -18,7 +18,7 @@ struct DotProduct {
 
   // All tokens of one piece of weights before the next: neighbours do not wait for each other.
   template <int kBits, int kLane, int kTokens>
-  [[gnu::always_inline]] static void add_octet(Sum<kBits> (&sums)[kTokens], Nibbles weights,
+  [[gnu::always_inline]] static void add_octet(Sum<kBits> (&sums)[kTokens], Octet weights,
                                                const int8x16_t (&x)[kTokens]) {
 #pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) {
@@ -53,7 +53,8 @@ const CpuKernels& neon_dot_kernels() {
   static const CpuKernels table = [] {
     CpuKernels kernels = neon_kernels();
     kernels.name = "neon_dot";
-    add_grouped_formats<BySlices<DotProduct>>(&kernels);
+    add_grouped_formats<BySlices<DotProduct>::Grouped>(&kernels);
+    add_neon_dot_int8_attention(&kernels);
     kernels.peak_int8 = peak_int8;
     return kernels;
   }();

@@ -87,36 +87,57 @@ int code_at(const Block& block, PanelTraits traits, int column, int row) {
   if (traits.bits == 8) {
     return static_cast<std::int8_t>(block.codes[(column / 4 * kPanelRows + row) * 4 + column % 4]);
   }
-  const int byte = static_cast<int>(block.codes[(column / 8 * kPanelRows + row) * 4 + column % 4]);
-  return (column % 8 < 4 ? byte & 15 : byte >> 4) - code_offset(traits);
+  const auto byte = [&](int piece) {
+    return static_cast<int>(block.codes[(piece * kPanelRows + row) * 4 + column % 4]);
+  };
+  const int quad = column / 4;
+  if (traits.bits == 4) {
+    const int both = byte(quad / 2);
+    return (quad % 2 == 0 ? both & 15 : both >> 4) - code_offset(traits);
+  }
+  const int first = quad / 4 * 3;
+  if (quad % 4 < 3) return (byte(first + quad % 4) & 63) - code_offset(traits);
+  const int code = byte(first) >> 6 | byte(first + 1) >> 6 << 2 | byte(first + 2) >> 6 << 4;
+  return code - code_offset(traits);
 }
 
-double dot(const LinearTile& tile, PanelTraits traits, int token, int row) {
-  const auto* in = static_cast<const ActivationBlock*>(tile.activations);
-  double sum = 0.0;
-  for (std::int64_t b = 0; b < tile.cols / kBlockColumns; ++b) {
-    const Block block = locate(tile, traits, b);
-    const ActivationBlock& x = in[b * tile.tokens + token];
-    for (int g = 0; g < kBlockColumns / traits.group; ++g) {
-      int codes = 0;
+// Adds one block of a row to the sums of all tokens. The row's codes are read once for them all:
+// real models pass through here in tests.
+template <PanelFormat kFormat>
+void add_block(const Block& block, int row, const ActivationBlock* in, int tokens, double* sums) {
+  constexpr PanelTraits kTraits = panel_traits(kFormat);
+  std::int8_t codes[kBlockColumns];
+  for (int c = 0; c < kBlockColumns; ++c) {
+    codes[c] = static_cast<std::int8_t>(code_at(block, kTraits, c, row));
+  }
+  for (int g = 0; g < kBlockColumns / kTraits.group; ++g) {
+    const double scale = scale_at(block, kTraits, 0, g, row);
+    const double min = kTraits.has_min ? scale_at(block, kTraits, 1, g, row) : 0.0;
+    const int first = g * kTraits.group;
+    for (int t = 0; t < tokens; ++t) {
+      int dot = 0;
       int activations = 0;
-      for (int c = g * traits.group; c < (g + 1) * traits.group; ++c) {
-        codes += code_at(block, traits, c, row) * x.codes[c];
-        activations += x.codes[c];
+      for (int c = first; c < first + kTraits.group; ++c) {
+        dot += codes[c] * in[t].codes[c];
+        activations += in[t].codes[c];
       }
-      sum += scale_at(block, traits, 0, g, row) * static_cast<double>(x.scale) * codes;
-      if (traits.has_min) {
-        sum += scale_at(block, traits, 1, g, row) * static_cast<double>(x.scale) * activations;
-      }
+      const auto x = static_cast<double>(in[t].scale);
+      sums[t] += scale * x * dot;
+      if (kTraits.has_min) sums[t] += min * x * activations;
     }
   }
-  return sum;
 }
 
 template <PanelFormat kFormat>
 void linear_grouped(const LinearTile& tile) {
-  for (int t = 0; t < tile.tokens; ++t) {
-    for (int r = 0; r < tile.rows; ++r) store(tile, t, r, dot(tile, panel_traits(kFormat), t, r));
+  const auto* in = static_cast<const ActivationBlock*>(tile.activations);
+  for (int r = 0; r < tile.rows; ++r) {
+    double sums[kTileTokens] = {};
+    for (std::int64_t b = 0; b < tile.cols / kBlockColumns; ++b) {
+      const Block block = locate(tile, panel_traits(kFormat), b);
+      add_block<kFormat>(block, r, in + b * tile.tokens, tile.tokens, sums);
+    }
+    for (int t = 0; t < tile.tokens; ++t) store(tile, t, r, sums[t]);
   }
 }
 
@@ -178,13 +199,13 @@ void add_reference_linear(CpuKernels* table) {
   add_grouped<PanelFormat::k4SuperMin>(table);
   add_grouped<PanelFormat::k4Super16>(table);
   add_grouped<PanelFormat::k4Super16Min>(table);
+  add_grouped<PanelFormat::k6SuperMin>(table);
+  add_grouped<PanelFormat::k6Super16>(table);
   add_grouped<PanelFormat::k8F16>(table);
   add_grouped<PanelFormat::k8F16Min>(table);
   add_grouped<PanelFormat::k8F32>(table);
   add_grouped<PanelFormat::k8F32Group16>(table);
   add_grouped<PanelFormat::k8Super>(table);
-  add_grouped<PanelFormat::k8SuperMin>(table);
-  add_grouped<PanelFormat::k8Super16>(table);
   table->quantize = quantize;
   table->to_bf16_pairs = to_bf16_pairs;
 }
