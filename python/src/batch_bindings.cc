@@ -56,7 +56,7 @@ class Batch {
       : llm_(llm.get()), batch_(std::make_unique<GenerationBatch>(llm_)) {}
 
   ~Batch() {
-    const nb::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     batch_.reset();
     llm_.reset();
   }
@@ -82,7 +82,7 @@ class Batch {
   std::vector<ChoiceUpdate> wait(double seconds) {
     const auto timeout = std::chrono::milliseconds(
         static_cast<std::int64_t>(std::clamp(seconds, 0.0, 3600.0) * 1e3));
-    const nb::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     return batch_->wait(timeout);
   }
 
@@ -142,8 +142,7 @@ std::optional<std::variant<Token, std::string>> stop_reason(const ChoiceUpdate& 
 
 nb::object error_of(const ChoiceUpdate& update) {
   if (update.status.ok()) return nb::none();
-  return nb::module_::import_("kun.errors")
-      .attr("from_status")(code_name(update.status.code()), update.status.message());
+  return exception_of(update.status);
 }
 
 // A property that is a member of the request's sampling parameters, or of one of its halves.

@@ -3,7 +3,9 @@
 // exception; nothing of that leaves them.
 #pragma once
 
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -18,10 +20,44 @@ namespace kun {
 
 namespace nb = nanobind;
 
-// As an exception of kun.errors.
+// Calls what may take the GIL. To a thread that wants it after the interpreter began to end (a
+// daemon of Python's), CPython before 3.14 answers by unwinding it, and the first noexcept function
+// on the way would end the process. It stands still instead until the process is gone, as newer
+// interpreters have it
+// (https://docs.python.org/3/c-api/init.html#cautions-regarding-runtime-finalization).
+template <class Call>
+auto or_stand_still(const Call& call) {
+  try {
+    return call();
+  } catch (abi::__forced_unwind&) {
+    while (true) pause();
+  }
+}
+
+// While one lives, other Python threads run.
+class WithoutGil {
+ public:
+  WithoutGil() : thread_(PyEval_SaveThread()) {}
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+  ~WithoutGil() {
+    or_stand_still([this] { PyEval_RestoreThread(thread_); });
+  }
+
+ private:
+  PyThreadState* thread_;
+};
+
+// An exception of kun.errors.
+inline nb::object exception_of(const Status& status) {
+  return or_stand_still([&status]() -> nb::object {
+    return nb::module_::import_("kun.errors")
+        .attr("from_status")(code_name(status.code()), status.message());
+  });
+}
+
 [[noreturn]] inline void raise(const Status& status) {
-  const nb::object error = nb::module_::import_("kun.errors")
-                               .attr("from_status")(code_name(status.code()), status.message());
+  const nb::object error = exception_of(status);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw nb::python_error();
 }
@@ -50,7 +86,7 @@ class Llm {
 
   void close() {
     std::shared_ptr<LocalLlm> llm = std::move(llm_);
-    const nb::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     if (llm != nullptr) llm->close();
     llm.reset();
   }

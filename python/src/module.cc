@@ -34,13 +34,13 @@ class ProgressReport {
       const std::int64_t percent = total > 0 ? 100 * done / total : 100;
       if (percent == shown_) return;
       shown_ = percent;
-      const nb::gil_scoped_acquire gil;
-      if (error_) return;
+      const PyGILState_STATE gil = or_stand_still([] { return PyGILState_Ensure(); });
       try {
-        callback_(done, total);
+        if (!error_) or_stand_still([&] { callback_(done, total); });
       } catch (nb::python_error& error) {
         error_.emplace(std::move(error));
       }
+      PyGILState_Release(gil);
     };
   }
 
@@ -98,7 +98,7 @@ std::unique_ptr<Llm> open_llm(const LlmArguments& given, nb::object progress) {
   ProgressReport report(std::move(progress));
   options.bundle.progress = report.function();
   const auto open = [&options] {
-    const nb::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     return LocalLlm::open(options);
   };
   auto llm = std::make_unique<Llm>(value_of(open()));
@@ -108,7 +108,7 @@ std::unique_ptr<Llm> open_llm(const LlmArguments& given, nb::object progress) {
 
 std::vector<Token> encode(const Llm& llm, std::string_view text, bool add_special_tokens) {
   const std::shared_ptr<LocalLlm> local = llm.get();
-  const nb::gil_scoped_release no_gil;
+  const WithoutGil no_gil;
   return local->tokenizer().encode(text, add_special_tokens);
 }
 
@@ -125,7 +125,7 @@ std::string render_chat(const Llm& llm, std::string_view messages, std::string_v
                         const std::optional<std::string>& chat_template) {
   const std::shared_ptr<LocalLlm> local = llm.get();
   const auto render = [&]() -> Result<std::string> {
-    const nb::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     const ChatTemplateInput input{messages, tools, extra, add_generation_prompt};
     const ModelBundle& bundle = local->bundle();
     if (chat_template) {
@@ -169,7 +169,7 @@ OutputGrammar compile_grammar(const Llm& llm, std::string_view kind,
   source.compact = compact;
   source.no_additional_properties = no_additional_properties;
   const auto compile = [&] {
-    const nb::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     return local->compile(std::move(source));
   };
   return {value_of(compile())};

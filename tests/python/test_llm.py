@@ -558,6 +558,21 @@ class LifeTest(unittest.TestCase):
         self.assertEqual((result.returncode, result.stdout), (0, "end\n"), result.stderr)
         self.assertNotIn("nanobind", result.stderr)
 
+    def test_an_interpreter_ends_cleanly_while_a_call_comes_back(self):
+        result = run_python(
+            "import threading, time\n"
+            "from kun import LLM, _kun\n"
+            "from scripts import FAST, script_model\n"
+            "class Slow:\n"
+            "    def __del__(self, sleep=time.sleep):\n"
+            "        sleep(1)\n"
+            "slow = Slow()\n"
+            "llm = LLM(script_model(FAST), kv_cache_memory_bytes=1 << 22)\n"
+            "batch = _kun.Batch(llm._core.native)\n"
+            "threading.Thread(target=batch.wait, args=(0.5,), daemon=True).start()\n"
+            "print('end')\n")
+        self.assertEqual((result.returncode, result.stdout), (0, "end\n"), result.stderr)
+
     def test_a_child_of_fork_is_told_and_ends(self):
         result = run_python(
             "import os\n"
