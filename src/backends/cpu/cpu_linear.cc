@@ -7,9 +7,9 @@
 namespace kun {
 namespace {
 
-// Up to this many tiles a panel meets all tokens while the next panel is prefetched; beyond, a tile
+// Up to this many tokens a panel meets them all while the next panel is prefetched; beyond, a tile
 // of tokens meets a few panels while the next tile is.
-constexpr std::int64_t kStreamingTilesMax = 12;
+constexpr std::int64_t kStreamingTokensMax = 72;
 constexpr std::int64_t kPanelsPerPassMax = 4;
 // What those panels, the tile and the next one may take of the second-level cache. One core, share
 // of the int8 peak for 512 tokens: Q4_0 of 8960 columns .76 with 1 to 4 panels; Q8_0, of which one
@@ -22,11 +22,6 @@ constexpr std::int64_t kPrefetchTileBytesMin = std::int64_t{32} << 10;
 constexpr std::int64_t kStreamBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kItemBytes = std::int64_t{32} << 10;
 constexpr std::int64_t kItemsPerThread = 4;
-
-std::int64_t token_bytes_of(std::int64_t cols, bool blocks, bool pairs) {
-  if (blocks) return cols / kBlockColumns * static_cast<std::int64_t>(sizeof(ActivationBlock));
-  return pairs ? (cols + 1) / 2 * 4 : cols * 4;
-}
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
@@ -44,8 +39,9 @@ void prefetch_panel(const CpuPackedMatrix& weight, std::int64_t panel, const Tok
 }
 
 // How many panels, or pairs of them, a tile meets when there are many tiles.
-std::int64_t panels_per_pass(const CpuPackedMatrix& weight, std::int64_t panels) {
-  const std::int64_t tile_bytes = kTileTokens * 2 * weight.cols;  // as blocks or pairs
+std::int64_t panels_per_pass(const CpuPackedMatrix& weight, std::int64_t panels,
+                             const TokenTiles& tiles) {
+  const std::int64_t tile_bytes = divide_up(tiles.tokens, tiles.count) * 2 * weight.cols;
   const std::int64_t fitting = (kPassBytes - 2 * tile_bytes) * panels / weight.bytes;
   return std::clamp<std::int64_t>(fitting, 1, kPanelsPerPassMax);
 }
@@ -58,8 +54,9 @@ struct WorkGrid {
     const std::int64_t wanted = thread_count == 1 ? 1 : kItemsPerThread * thread_count;
     const bool prefetches = prefetch_pays(weight.segments.front().format, tiles.tokens);
     const std::int64_t bytes = prefetches ? kItemBytes : kStreamBytes;
-    const std::int64_t size = tiles.count > kStreamingTilesMax ? panels_per_pass(weight, panels)
-                                                               : bytes * panels / weight.bytes;
+    const std::int64_t size = tiles.tokens > kStreamingTokensMax
+                                  ? panels_per_pass(weight, panels, tiles)
+                                  : bytes * panels / weight.bytes;
     panels_per_chunk = std::clamp<std::int64_t>(size, 1, divide_up(panels, wanted));
     panel_chunks = divide_up(panels, panels_per_chunk);
     token_chunks = std::clamp<std::int64_t>(wanted / panel_chunks, 1, tiles.count);
@@ -89,8 +86,8 @@ struct WorkGrid {
 // body(panel, tile) over an item: while weights stream from memory every panel meets all tokens;
 // with many tokens every tile of them meets all panels while it is in the first-level cache.
 template <class Body>
-void for_each_tile(const WorkGrid::Item& range, std::int64_t tile_count, const Body& body) {
-  if (tile_count > kStreamingTilesMax) {
+void for_each_tile(const WorkGrid::Item& range, bool streams, const Body& body) {
+  if (!streams) {
     for (std::int64_t t = range.first_tile; t < range.end_tile; ++t) {
       for (std::int64_t p = range.first_panel; p < range.end_panel; ++p) body(p, t);
     }
@@ -103,49 +100,30 @@ void for_each_tile(const WorkGrid::Item& range, std::int64_t tile_count, const B
 
 }  // namespace
 
-CpuOps::InputForm CpuOps::input_form(PanelFormat format) const {
-  if (format == PanelFormat::kF32) return InputForm::kFloat;
-  if (format != PanelFormat::kBF16) return InputForm::kBlocks;
-  return kernels_.rounds_to_bf16 ? InputForm::kBf16Pairs : InputForm::kFloat;
-}
-
-// [tile][column, pair or block][token of the tile]
-void CpuOps::convert_tokens(ConstTensorView in, InputForm form, std::byte* out) {
-  const TokenTiles tiles(in.rows());
-  const std::int64_t token_bytes =
-      token_bytes_of(in.cols(), form == InputForm::kBlocks, form == InputForm::kBf16Pairs);
-  const auto convert = [&](std::int64_t token) {
+void CpuOps::convert_tokens(ConstTensorView in, const TokenTiles& tiles, InputForm form,
+                            std::byte* out) {
+  const std::int64_t token_bytes = input_bytes(form, in.cols());
+  run_rows(in.rows(), in.cols(), [&](std::int64_t token) {
     const std::int64_t tile = ((token + 1) * tiles.count - 1) / tiles.tokens;
-    const std::int64_t stride = tiles.size(tile);
-    std::byte* base = out + tiles.first(tile) * token_bytes;
-    const std::int64_t lane = token - tiles.first(tile);
-    const float* x = in.row<float>(token);
-    if (form == InputForm::kBlocks) {
-      kernels_.quantize(x, in.cols(), reinterpret_cast<ActivationBlock*>(base) + lane, stride);
-    } else if (form == InputForm::kBf16Pairs) {
-      kernels_.to_bf16_pairs(x, in.cols(), reinterpret_cast<std::uint32_t*>(base) + lane, stride);
-    } else {
-      auto* floats = reinterpret_cast<float*>(base) + lane;
-      for (std::int64_t c = 0; c < in.cols(); ++c) floats[c * stride] = x[c];
-    }
-  };
-  run_rows(in.rows(), in.cols(), convert);
+    const std::int64_t first = tiles.first(tile);
+    convert_token(kernels_, form, in.row<float>(token), in.cols(), token - first, tiles.size(tile),
+                  out + first * token_bytes);
+  });
 }
 
 CpuOps::PreparedInput CpuOps::prepare_input(ConstTensorView in, const CpuPackedMatrix& weight) {
-  PreparedInput input(in.rows());
+  PreparedInput input(TokenTiles(in.rows(), tile_tokens(kernels_, weight)));
   for (const PackedSegment& segment : weight.segments) {
-    const InputForm form = input_form(segment.format);
+    const InputForm form = input_form(kernels_, segment.format);
     const auto index = static_cast<std::size_t>(form);
     if (input.forms[index] != nullptr) continue;
-    input.token_bytes[index] =
-        token_bytes_of(in.cols(), form == InputForm::kBlocks, form == InputForm::kBf16Pairs);
-    if (form == InputForm::kFloat && in.rows() == 1) {
+    input.token_bytes[index] = input_bytes(form, in.cols());
+    if (form == InputForm::kFloats && in.rows() == 1) {
       input.forms[index] = in.row<float>(0);
       continue;
     }
     std::byte* out = input_scratch_[index].get(in.rows() * input.token_bytes[index]);
-    convert_tokens(in, form, out);
+    convert_tokens(in, input.tiles, form, out);
     input.forms[index] = out;
   }
   return input;
@@ -156,7 +134,7 @@ CpuOps::PreparedInput CpuOps::prepare_input(ConstTensorView in, const CpuPackedM
 void CpuOps::multiply_panel(const CpuPackedMatrix& weight, const PanelPlace& place,
                             const PreparedInput& input, std::int64_t tile, LinearTile* call) const {
   const PackedSegment& segment = *place.segment;
-  const auto form = static_cast<std::size_t>(input_form(segment.format));
+  const auto form = static_cast<std::size_t>(input_form(kernels_, segment.format));
   call->panel = weight.panel(segment, place.index);
   call->cols = weight.cols;
   call->activations = input.tile(form, tile);
@@ -182,21 +160,21 @@ void CpuOps::run_tiles(const CpuPackedMatrix& weight, const PreparedInput& input
   const std::int64_t panels = weight.panel_count();
   const TokenTiles& tiles = input.tiles;
   const WorkGrid grid(weight, panels, tiles, pool_.thread_count());
-  const bool streams = tiles.count <= kStreamingTilesMax;
+  const bool streams = tiles.tokens <= kStreamingTokensMax;
   pool_.run(grid.count(), [&](std::int64_t item, int) {
     const WorkGrid::Item range = grid.item(item, panels, tiles.count);
     LinearTile call{};
     call.out_stride = out.stride[0];
     call.accumulate = mode == LinearOutput::kAccumulate;
-    for_each_tile(range, tiles.count, [&](std::int64_t p, std::int64_t t) {
+    for_each_tile(range, streams, [&](std::int64_t p, std::int64_t t) {
       const PanelPlace place = weight.locate(p);
       call.out = out.row<float>(tiles.first(t)) + place.row;
       call.bias = bias == nullptr ? nullptr : bias + place.row;
       call.prefetch_bytes = 0;
       if (streams && p + 1 < panels) prefetch_panel(weight, p + 1, tiles, t, &call);
       if (!streams && t + 1 < range.end_tile) {
-        prefetch_tile(input, input_form(place.segment->format), t + 1, p - range.first_panel,
-                      range.panel_count(), &call);
+        prefetch_tile(input, input_form(kernels_, place.segment->format), t + 1,
+                      p - range.first_panel, range.panel_count(), &call);
       }
       multiply_panel(weight, place, input, t, &call);
     });
@@ -237,8 +215,8 @@ void CpuOps::join_gated(float* gates, const float* ups, const TokenTiles& tiles,
 // and forth would start the hardware's prefetcher anew at every panel. Gates wait in `out.rows`.
 void CpuOps::stream_gated(const CpuPackedMatrix& weight, const PreparedInput& input,
                           std::int64_t first, std::int64_t end, const GatedOutput& out) const {
-  alignas(64) float gates[kTileTokens * kPanelRows];
-  alignas(64) float ups[kTileTokens * kPanelRows];
+  alignas(64) float gates[kLineTileTokens * kPanelRows];
+  alignas(64) float ups[kLineTileTokens * kPanelRows];
   const TokenTiles& tiles = input.tiles;
   const std::int64_t pairs = out.rows.cols() / kPanelRows;
   LinearTile call{};
@@ -270,15 +248,15 @@ void CpuOps::run_gated(const CpuPackedMatrix& weight, const PreparedInput& input
   const std::int64_t pairs = weight.rows / 2 / kPanelRows;
   const TokenTiles& tiles = input.tiles;
   const WorkGrid grid(weight, pairs, tiles, pool_.thread_count());
-  const bool streams = tiles.count <= kStreamingTilesMax;
+  const bool streams = tiles.tokens <= kStreamingTokensMax;
   pool_.run(grid.count(), [&](std::int64_t item, int) {
     const WorkGrid::Item range = grid.item(item, pairs, tiles.count);
     if (tiles.count == 1) {
       stream_gated(weight, input, range.first_panel, range.end_panel, out);
       return;
     }
-    alignas(64) float gates[kPanelsPerPassMax * kTileTokens * kPanelRows];
-    alignas(64) float ups[kPanelsPerPassMax * kTileTokens * kPanelRows];
+    alignas(64) float gates[kPanelsPerPassMax * kLineTileTokens * kPanelRows];
+    alignas(64) float ups[kPanelsPerPassMax * kLineTileTokens * kPanelRows];
     LinearTile call{};
     call.out_stride = kPanelRows;
     const auto multiply = [&](std::int64_t panel, std::int64_t t, float* to) {
@@ -287,8 +265,8 @@ void CpuOps::run_gated(const CpuPackedMatrix& weight, const PreparedInput& input
       const PanelPlace place = weight.locate(panel);
       if (streams && panel % pairs + 1 < pairs) prefetch_panel(weight, panel + 1, tiles, t, &call);
       if (!streams && panel < pairs && t + 1 < range.end_tile) {
-        prefetch_tile(input, input_form(place.segment->format), t + 1, panel - range.first_panel,
-                      range.panel_count(), &call);
+        prefetch_tile(input, input_form(kernels_, place.segment->format), t + 1,
+                      panel - range.first_panel, range.panel_count(), &call);
       }
       multiply_panel(weight, place, input, t, &call);
     };
@@ -329,9 +307,9 @@ void CpuOps::gated_mlp(ConstTensorView in, const PackedMatrix& gate_up, const Pa
     return;
   }
   const bool takes_blocks = std::ranges::all_of(second.segments, [&](const PackedSegment& segment) {
-    return input_form(segment.format) == InputForm::kBlocks;
+    return input_form(kernels_, segment.format) == InputForm::kBlocks;
   });
-  if (!takes_blocks) {
+  if (!takes_blocks || tile_tokens(kernels_, first) != kTileTokens) {
     run_gated(first, prepare_input(in, first), {gated, nullptr});
     linear(gated, down, bias, LinearOutput::kAccumulate, out);
     return;
@@ -340,8 +318,8 @@ void CpuOps::gated_mlp(ConstTensorView in, const PackedMatrix& gate_up, const Pa
   CHECK(out.cols() == second.rows);
   CHECK(bias.data == nullptr || (bias.dtype == DType::kF32 && bias.cols() == second.rows));
   constexpr auto kBlocks = static_cast<std::size_t>(InputForm::kBlocks);
-  PreparedInput between(in.rows());
-  between.token_bytes[kBlocks] = token_bytes_of(second.cols, true, false);
+  PreparedInput between(TokenTiles(in.rows(), kTileTokens));
+  between.token_bytes[kBlocks] = input_bytes(InputForm::kBlocks, second.cols);
   std::byte* blocks = gated_scratch_.get(in.rows() * between.token_bytes[kBlocks]);
   between.forms[kBlocks] = blocks;
   run_gated(first, prepare_input(in, first), {gated, reinterpret_cast<ActivationBlock*>(blocks)});

@@ -8,6 +8,7 @@
 #include "backends/cpu/attention_run.h"
 #include "backends/cpu/cpu_experts.h"
 #include "backends/cpu/entry_choice.h"
+#include "backends/cpu/input_tiles.h"
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/latent_run.h"
 #include "backends/cpu/pack_plan.h"
@@ -18,25 +19,6 @@
 #include "device/ops.h"
 
 namespace kun {
-
-// Whether to prefetch the next panel while this one is multiplied. With fewer tokens that takes
-// less time than the next panel needs to arrive, and the hardware's own prefetching reads faster
-// undisturbed. GB/s of one Zen 4 core without and with: 4 bits, 2 tokens 28 and 24, 3 tokens 24 and
-// 31, 4 tokens 19 and 25; 8 bits, 4 tokens 25 and 22, 5 tokens 21 and 26.
-inline bool prefetch_pays(PanelFormat format, std::int64_t tokens) {
-  return tokens >= (panel_traits(format).bits == 4 ? 3 : 5);
-}
-
-// Token tiles of a linear product: as few as fit, of nearly equal size.
-struct TokenTiles {
-  explicit TokenTiles(std::int64_t token_count)
-      : tokens(token_count), count((token_count + kTileTokens - 1) / kTileTokens) {}
-  std::int64_t first(std::int64_t tile) const { return tile * tokens / count; }
-  int size(std::int64_t tile) const { return static_cast<int>(first(tile + 1) - first(tile)); }
-
-  std::int64_t tokens;
-  std::int64_t count;
-};
 
 // One thread at a time. Calls return when the work is done.
 class CpuOps final : public Ops {
@@ -80,13 +62,9 @@ class CpuOps final : public Ops {
   std::uint64_t progress() const override { return pool_.progress(); }
 
  private:
-  // How the kernels want the left-hand side of a product.
-  enum class InputForm : std::uint8_t { kFloat, kBf16Pairs, kBlocks };
-  static constexpr int kInputFormCount = 3;
-
   // The input of one linear call in the forms its segments need.
   struct PreparedInput {
-    explicit PreparedInput(std::int64_t tokens) : tiles(tokens) {}
+    explicit PreparedInput(const TokenTiles& cut) : tiles(cut) {}
 
     TokenTiles tiles;
     const void* forms[kInputFormCount] = {};
@@ -104,9 +82,8 @@ class CpuOps final : public Ops {
     ActivationBlock* blocks;
   };
 
-  InputForm input_form(PanelFormat format) const;
   PreparedInput prepare_input(ConstTensorView in, const CpuPackedMatrix& weight);
-  void convert_tokens(ConstTensorView in, InputForm form, std::byte* out);
+  void convert_tokens(ConstTensorView in, const TokenTiles& tiles, InputForm form, std::byte* out);
   void multiply_panel(const CpuPackedMatrix& weight, const PanelPlace& place,
                       const PreparedInput& input, std::int64_t tile, LinearTile* call) const;
   static void prefetch_tile(const PreparedInput& input, InputForm form, std::int64_t tile,

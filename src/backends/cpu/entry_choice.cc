@@ -38,25 +38,21 @@ EntryChoice::EntryChoice(const CpuKernels& kernels, const ChooseArguments& argum
   heads_ = arguments.query.shape[1];
   dim_ = arguments.query.cols();
   panels_ = arrangement(arguments.keys) == CacheArrangement::kIndexPanels;
-  pairs_ = kernels.rounds_to_bf16 && arguments.keys.dtype == DType::kBF16;
+  format_ = arguments.keys.dtype == DType::kF32 ? PanelFormat::kF32 : PanelFormat::kBF16;
+  form_ = input_form(kernels, format_);
 }
 
-// [tile of heads][element or pair][head]
+// Its heads are to a product what tokens are elsewhere.
 void EntryChoice::load_query(const Row& row, std::byte* out) const {
-  const TokenTiles tiles(heads_);
-  const std::int64_t head_bytes = pairs_ ? dim_ * 2 : dim_ * 4;
+  const TokenTiles tiles(heads_, tile_tokens(form_));
+  const std::int64_t head_bytes = input_bytes(form_, dim_);
   for (std::int64_t t = 0; t < tiles.count; ++t) {
-    const std::int64_t stride = tiles.size(t);
+    const std::int64_t heads = tiles.size(t);
     std::byte* base = out + tiles.first(t) * head_bytes;
-    for (std::int64_t lane = 0; lane < stride; ++lane) {
+    for (std::int64_t lane = 0; lane < heads; ++lane) {
       const std::int64_t head = tiles.first(t) + lane;
       const float* query = arguments_.query.row<float>(row.row) + head * arguments_.query.stride[1];
-      if (pairs_) {
-        kernels_.to_bf16_pairs(query, dim_, reinterpret_cast<std::uint32_t*>(base) + lane, stride);
-        continue;
-      }
-      float* to = reinterpret_cast<float*>(base) + lane;
-      for (std::int64_t i = 0; i < dim_; ++i) to[i * stride] = query[i];
+      convert_token(kernels_, form_, query, dim_, lane, heads, base);
     }
   }
 }
@@ -66,11 +62,10 @@ void EntryChoice::score_panel(const Row& row, const std::byte* query, std::int32
                               std::int32_t count, float* scores) const {
   const CachePlane& keys = arguments_.keys;
   const AttentionSlice& slice = arguments_.slices[static_cast<std::size_t>(row.slice)];
-  const bool wide = keys.dtype == DType::kF32;
   const auto block = static_cast<std::size_t>(first / keys.tokens_per_block);
   const float* weights = arguments_.weights.row<float>(row.row);
-  const TokenTiles tiles(heads_);
-  float products[kTileTokens * kPanelRows];
+  const TokenTiles tiles(heads_, tile_tokens(form_));
+  float products[kLineTileTokens * kPanelRows];
   LinearTile call{};
   call.panel = keys.data + slice.blocks[block] * keys.block_bytes() +
                first % keys.tokens_per_block * dim_ * size_bytes(keys.dtype);
@@ -80,9 +75,9 @@ void EntryChoice::score_panel(const Row& row, const std::byte* query, std::int32
   call.out_stride = kPanelRows;
   std::fill_n(scores, count, 0.0F);
   for (std::int64_t t = 0; t < tiles.count; ++t) {
-    call.activations = query + tiles.first(t) * (pairs_ ? dim_ * 2 : dim_ * 4);
+    call.activations = query + tiles.first(t) * input_bytes(form_, dim_);
     call.tokens = tiles.size(t);
-    kernels_.linear[static_cast<std::size_t>(wide ? PanelFormat::kF32 : PanelFormat::kBF16)](call);
+    kernels_.linear[static_cast<std::size_t>(format_)](call);
     for (int h = 0; h < call.tokens; ++h) {
       const float weight = weights[tiles.first(t) + h];
       const float* product = products + h * kPanelRows;
@@ -150,7 +145,7 @@ void EntryChoice::run_rows(ThreadPool& pool, const Memory& work) const {
   const std::span<const Row> rows = work.rows;
   std::int32_t longest = 1;
   for (const Row& row : rows) longest = std::max(longest, row.visible);
-  const std::int64_t query_bytes = heads_ * dim_ * 4;
+  const std::int64_t query_bytes = heads_ * input_bytes(form_, dim_);
   const std::int64_t row_bytes = query_bytes + std::int64_t{longest} * 4;
   std::byte* memory = work.scores.get(std::ssize(rows) * row_bytes);
   const auto query_of = [&](std::int64_t i) { return memory + i * query_bytes; };

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "backends/cpu/input_tiles.h"
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/scratch.h"
 #include "backends/cpu/thread_pool.h"
@@ -50,7 +51,8 @@ class EntryChoice {
   std::int64_t heads_;
   std::int64_t dim_;
   bool panels_;
-  bool pairs_;  // queries as BF16 pairs
+  PanelFormat format_;  // of panels of keys
+  InputForm form_;      // of queries
 };
 
 }  // namespace kun

@@ -12,9 +12,12 @@ constexpr std::int64_t kItemsPerThread = 8;
 // Less is not worth fetching from the queue; more leaves the last thread alone for too long.
 constexpr std::int64_t kItemBytesMin = std::int64_t{32} << 10;
 constexpr std::int64_t kItemBytesMax = std::int64_t{1} << 20;
-// As in cpu_linear.cc: beyond this many tiles of rows, a tile meets several panels while it is in
+// As in cpu_linear.cc: beyond this many rows, a tile of them meets several panels while it is in
 // the first-level cache; up to it, a panel meets all tiles.
-constexpr std::int64_t kStreamingTilesMax = 12;
+constexpr std::int64_t kStreamingRowsMax = 72;
+bool streams(const ProductRows& part) {
+  return part.count <= kStreamingRowsMax;
+}
 constexpr std::int64_t kPanelsPerPass = 4;
 
 std::int64_t panel_count(const ProductGroup& group, bool gated) {
@@ -30,75 +33,61 @@ void clamp_gate(float limit, float* gate, float* up) {
 
 }  // namespace
 
-std::int64_t GroupedProduct::row_bytes(Form form, std::int64_t cols) {
-  if (form == kFloat) return cols * 4;
-  if (form == kBf16Pairs) return (cols + 1) / 2 * 4;
-  return cols / kBlockColumns * static_cast<std::int64_t>(sizeof(ActivationBlock));
-}
-
-GroupedProduct::Form GroupedProduct::form_of(PanelFormat format) const {
-  if (format == PanelFormat::kF32) return kFloat;
-  if (format != PanelFormat::kBF16) return kBlocks;
-  return kernels_.rounds_to_bf16 ? kBf16Pairs : kFloat;
-}
-
 // Gives every part room for its forms.
 void GroupedProduct::place_forms(const Input& input, std::span<const ProductGroup> groups) {
-  offsets_.assign(input.parts.size() * kFormCount, -1);
+  offsets_.assign(input.parts.size() * kInputFormCount, -1);
   std::int64_t bytes = 0;
   for (const ProductGroup& group : groups) {
     const ProductRows& part = input.parts[group.rows];
     CHECK(group.weight->cols == part.cols);
     for (const PackedSegment& segment : group.weight->segments) {
-      const Form form = form_of(segment.format);
-      std::int64_t& offset = offsets_[group.rows * kFormCount + form];
+      const InputForm form = input_form(kernels_, segment.format);
+      std::int64_t& offset =
+          offsets_[group.rows * kInputFormCount + static_cast<std::size_t>(form)];
       if (offset >= 0) continue;
       offset = bytes;
-      bytes += (part.count * row_bytes(form, part.cols) + 63) / 64 * 64;
+      bytes += (part.count * input_bytes(form, part.cols) + 63) / 64 * 64;
     }
   }
   std::byte* base = scratch_.get(bytes);
   converted_.assign(input.parts.size(), {});
   for (std::size_t p = 0; p < input.parts.size(); ++p) {
-    for (int form = 0; form < kFormCount; ++form) {
-      const std::int64_t offset = offsets_[p * kFormCount + static_cast<std::size_t>(form)];
+    for (std::size_t form = 0; form < kInputFormCount; ++form) {
+      const std::int64_t offset = offsets_[p * kInputFormCount + form];
       if (offset >= 0) converted_[p].forms[form] = base + offset;
     }
   }
 }
 
-// [tile][column, pair or block][row of the tile]
 void GroupedProduct::convert_tile(const Input& input, std::size_t index, std::int64_t tile,
-                                  Form form) const {
+                                  InputForm form) const {
   const ProductRows& part = input.parts[index];
-  const TokenTiles tiles(part.count);
-  const std::int64_t stride = tiles.size(tile);
-  std::byte* base = converted_[index].forms[form] + tiles.first(tile) * row_bytes(form, part.cols);
-  for (std::int64_t lane = 0; lane < stride; ++lane) {
+  const TokenTiles tiles = tiles_of(part);
+  const std::int64_t count = tiles.size(tile);
+  std::byte* base = converted_[index].forms[static_cast<std::size_t>(form)] +
+                    tiles.first(tile) * input_bytes(form, part.cols);
+  for (std::int64_t lane = 0; lane < count; ++lane) {
     const float* x = input.rows[static_cast<std::size_t>(part.first + tiles.first(tile) + lane)];
-    if (form == kBlocks) {
-      kernels_.quantize(x, part.cols, reinterpret_cast<ActivationBlock*>(base) + lane, stride);
-    } else if (form == kBf16Pairs) {
-      kernels_.to_bf16_pairs(x, part.cols, reinterpret_cast<std::uint32_t*>(base) + lane, stride);
-    } else {
-      float* out = reinterpret_cast<float*>(base) + lane;
-      for (std::int64_t c = 0; c < part.cols; ++c) out[c * stride] = x[c];
-    }
+    convert_token(kernels_, form, x, part.cols, lane, count, base);
   }
 }
 
 void GroupedProduct::convert(const Input& input, std::span<const ProductGroup> groups) {
   place_forms(input, groups);
+  tile_tokens_ = kLineTileTokens;
+  for (const ProductGroup& group : groups) {
+    tile_tokens_ = std::min(tile_tokens_, tile_tokens(kernels_, *group.weight));
+  }
   tiles_.clear();
   for (std::size_t p = 0; p < input.parts.size(); ++p) {
-    const std::int64_t count = TokenTiles(input.parts[p].count).count;
+    const std::int64_t count = tiles_of(input.parts[p]).count;
     for (std::int64_t t = 0; t < count; ++t) tiles_.emplace_back(p, t);
   }
   pool_.run(static_cast<std::int64_t>(tiles_.size()), [&](std::int64_t i, int) {
     const auto& [part, tile] = tiles_[static_cast<std::size_t>(i)];
-    for (int form = 0; form < kFormCount; ++form) {
+    for (std::size_t form = 0; form < kInputFormCount; ++form) {
       if (converted_[part].forms[form] == nullptr) continue;
-      convert_tile(input, part, tile, static_cast<Form>(form));
+      convert_tile(input, part, tile, static_cast<InputForm>(form));
     }
   });
 }
@@ -112,9 +101,8 @@ void GroupedProduct::cut(const Input& input, std::span<const ProductGroup> group
   items_.clear();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::int64_t panels = panel_count(groups[g], gated);
-    const std::int64_t tiles = TokenTiles(input.parts[groups[g].rows].count).count;
     std::int64_t step = std::max<std::int64_t>(1, item_bytes * panels / groups[g].weight->bytes);
-    if (tiles > kStreamingTilesMax) step = std::min(step, kPanelsPerPass);
+    if (!streams(input.parts[groups[g].rows])) step = std::min(step, kPanelsPerPass);
     for (std::int64_t first = 0; first < panels; first += step) {
       items_.push_back({static_cast<std::int32_t>(g), static_cast<std::int32_t>(first),
                         static_cast<std::int32_t>(std::min(panels, first + step))});
@@ -124,8 +112,10 @@ void GroupedProduct::cut(const Input& input, std::span<const ProductGroup> group
 
 // body(panel, tile): every panel meets all tiles, or, of many, every tile all panels of the item.
 template <class Body>
-void GroupedProduct::for_each_tile(const Item& item, std::int64_t tiles, const Body& body) {
-  if (tiles > kStreamingTilesMax) {
+void GroupedProduct::for_each_tile(const Item& item, const ProductRows& part,
+                                   const Body& body) const {
+  const std::int64_t tiles = tiles_of(part).count;
+  if (!streams(part)) {
     for (std::int64_t t = 0; t < tiles; ++t) {
       for (std::int64_t p = item.first_panel; p < item.end_panel; ++p) body(p, t);
     }
@@ -141,7 +131,7 @@ void GroupedProduct::prefetch_share(const ProductGroup& group, std::int64_t pane
                                     std::int64_t tile, const TokenTiles& tiles,
                                     LinearTile* call) const {
   call->prefetch_bytes = 0;
-  if (tiles.count > kStreamingTilesMax || panel >= group.weight->panel_count()) return;
+  if (tiles.tokens > kStreamingRowsMax || panel >= group.weight->panel_count()) return;
   const PanelPlace place = group.weight->locate(panel);
   if (!prefetch_pays(place.segment->format, tiles.tokens)) return;
   const std::int64_t lines = (place.segment->panel_bytes + 63) / 64;
@@ -157,12 +147,12 @@ void GroupedProduct::call_kernel(const Input& input, const ProductGroup& group, 
   const PanelPlace place = group.weight->locate(panel);
   const PackedSegment& segment = *place.segment;
   const ProductRows& part = input.parts[group.rows];
-  const TokenTiles tiles(part.count);
-  const Form form = form_of(segment.format);
+  const TokenTiles tiles = tiles_of(part);
+  const InputForm form = input_form(kernels_, segment.format);
   call->panel = group.weight->panel(segment, place.index);
   call->cols = group.weight->cols;
-  call->activations =
-      converted_[group.rows].forms[form] + tiles.first(tile) * row_bytes(form, part.cols);
+  call->activations = converted_[group.rows].forms[static_cast<std::size_t>(form)] +
+                      tiles.first(tile) * input_bytes(form, part.cols);
   call->tokens = tiles.size(tile);
   call->rows = static_cast<int>(
       std::min<std::int64_t>(kPanelRows, segment.row_count - place.index * kPanelRows));
@@ -177,10 +167,10 @@ void GroupedProduct::multiply(const Input& input, std::span<const ProductGroup> 
   pool_.run(static_cast<std::int64_t>(items_.size()), [&](std::int64_t i, int) {
     const Item& item = items_[static_cast<std::size_t>(i)];
     const ProductGroup& group = groups[static_cast<std::size_t>(item.group)];
-    const TokenTiles tiles(input.parts[group.rows].count);
+    const TokenTiles tiles = tiles_of(input.parts[group.rows]);
     LinearTile call{};
     call.out_stride = out_stride;
-    for_each_tile(item, tiles.count, [&](std::int64_t panel, std::int64_t tile) {
+    for_each_tile(item, input.parts[group.rows], [&](std::int64_t panel, std::int64_t tile) {
       call.out = group.out + tiles.first(tile) * out_stride + group.weight->locate(panel).row;
       call_kernel(input, group, panel, panel + 1, tile, &call);
     });
@@ -192,7 +182,7 @@ void GroupedProduct::multiply(const Input& input, std::span<const ProductGroup> 
 // whole.
 void GroupedProduct::stream_gated(const Input& input, const ProductGroup& group, const Item& item,
                                   std::int64_t out_stride, float limit) const {
-  alignas(64) float ups[kTileTokens * kPanelRows];
+  alignas(64) float ups[kLineTileTokens * kPanelRows];
   const std::int64_t half = group.weight->segments.front().panel_count();
   LinearTile call{};
   call.out_stride = out_stride;
@@ -221,10 +211,10 @@ void GroupedProduct::stream_gated(const Input& input, const ProductGroup& group,
 void GroupedProduct::multiply_gated_panel(const Input& input, const ProductGroup& group,
                                           std::int64_t panel, std::int64_t tile,
                                           std::int64_t out_stride, float limit) const {
-  alignas(64) float gates[kTileTokens * kPanelRows];
-  alignas(64) float ups[kTileTokens * kPanelRows];
+  alignas(64) float gates[kLineTileTokens * kPanelRows];
+  alignas(64) float ups[kLineTileTokens * kPanelRows];
   const PackedSegment& half = group.weight->segments.front();
-  const TokenTiles tiles(input.parts[group.rows].count);
+  const TokenTiles tiles = tiles_of(input.parts[group.rows]);
   LinearTile call{};
   call.out_stride = kPanelRows;
   call.out = gates;
@@ -252,11 +242,11 @@ void GroupedProduct::multiply_gated(const Input& input, std::span<const ProductG
   pool_.run(static_cast<std::int64_t>(items_.size()), [&](std::int64_t i, int) {
     const Item& item = items_[static_cast<std::size_t>(i)];
     const ProductGroup& group = groups[static_cast<std::size_t>(item.group)];
-    const std::int64_t tiles = TokenTiles(input.parts[group.rows].count).count;
-    if (tiles == 1 && group.weight->segments.front().row_count % kPanelRows == 0) {
+    const ProductRows& part = input.parts[group.rows];
+    if (tiles_of(part).count == 1 && group.weight->segments.front().row_count % kPanelRows == 0) {
       return stream_gated(input, group, item, out_stride, limit);
     }
-    for_each_tile(item, tiles, [&](std::int64_t panel, std::int64_t tile) {
+    for_each_tile(item, part, [&](std::int64_t panel, std::int64_t tile) {
       multiply_gated_panel(input, group, panel, tile, out_stride, limit);
     });
   });

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/cpu/input_tiles.h"
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/packed_matrix.h"
 #include "backends/cpu/scratch.h"
@@ -27,8 +28,6 @@ struct ProductGroup {
   std::size_t rows = 0;  // index of its ProductRows
   float* out = nullptr;  // of its first row
 };
-
-struct TokenTiles;
 
 // One thread at a time.
 class GroupedProduct {
@@ -50,8 +49,6 @@ class GroupedProduct {
                       std::int64_t out_stride, float limit);
 
  private:
-  enum Form { kFloat, kBf16Pairs, kBlocks, kFormCount };
-
   struct Item {
     std::int32_t group;
     std::int32_t first_panel;
@@ -60,17 +57,16 @@ class GroupedProduct {
 
   // A part's rows in the forms its matrices need; null where nobody asks.
   struct Converted {
-    std::byte* forms[kFormCount];
+    std::byte* forms[kInputFormCount];
   };
 
-  static std::int64_t row_bytes(Form form, std::int64_t cols);
-  Form form_of(PanelFormat format) const;
+  TokenTiles tiles_of(const ProductRows& part) const { return {part.count, tile_tokens_}; }
   void place_forms(const Input& input, std::span<const ProductGroup> groups);
   void convert(const Input& input, std::span<const ProductGroup> groups);
-  void convert_tile(const Input& input, std::size_t part, std::int64_t tile, Form form) const;
+  void convert_tile(const Input& input, std::size_t part, std::int64_t tile, InputForm form) const;
   void cut(const Input& input, std::span<const ProductGroup> groups, bool gated);
   template <class Body>
-  static void for_each_tile(const Item& item, std::int64_t tiles, const Body& body);
+  void for_each_tile(const Item& item, const ProductRows& part, const Body& body) const;
   void prefetch_share(const ProductGroup& group, std::int64_t panel, std::int64_t tile,
                       const TokenTiles& tiles, LinearTile* call) const;
   void call_kernel(const Input& input, const ProductGroup& group, std::int64_t panel,
@@ -82,6 +78,7 @@ class GroupedProduct {
 
   const CpuKernels& kernels_;
   ThreadPool& pool_;
+  int tile_tokens_ = kTileTokens;  // of this call's tiles, at most
   Scratch scratch_;
   std::vector<std::int64_t> offsets_;  // [part][form]: in scratch_
   std::vector<Converted> converted_;   // [part]

@@ -15,6 +15,8 @@ namespace kun {
 constexpr int kPanelRows = 32;       // weight rows side by side in one panel
 constexpr int kBlockColumns = 32;    // columns that share one activation scale
 constexpr int kTileTokens = 6;       // tokens of one kernel call: what AVX-512 holds in registers
+constexpr int kLineTileTokens = 16;  // the same where BF16 comes in lines: what an AMX tile holds
+constexpr int kLineBytes = 64;       // kBlockColumns columns of one token in BF16
 constexpr int kSuperBlocks = 8;      // blocks under one pair of super scales (256 columns)
 constexpr int kGroupPositions = 16;  // cache positions side by side in one key group
 constexpr int kSplitPositions = 256;
@@ -128,17 +130,15 @@ constexpr int kWeightMax = 127 * 256 + 127;
 // Scaled weights whose largest is below this count as zero: its reciprocal must stay finite.
 constexpr float kWeightFloor = 0x1p-112F;
 
-// out[t, r] (+)= sum_c activations[t, c] * panel[r, c] + bias[r] for one panel and 1..kTileTokens
+// out[t, r] (+)= sum_c activations[t, c] * panel[r, c] + bias[r] for one panel and a tile of
 // tokens. Every element sees its groups in column order with the same operations, whatever `tokens`
 // is.
 struct LinearTile {
   const std::byte* panel;
   std::int64_t cols;
-  // kF32: float [col][tokens]; kBF16: bf16 pairs [col pair][tokens] or float [col][tokens], see
-  // CpuKernels::rounds_to_bf16; grouped: ActivationBlock [block][tokens].
-  const void* activations;
-  int tokens;
-  int rows;  // valid rows of the panel, 1..kPanelRows
+  const void* activations;  // in the table's InputForm for the panel (input_tiles.h)
+  int tokens;               // 1..kTileTokens, for lines 1..kLineTileTokens
+  int rows;                 // valid rows of the panel, 1..kPanelRows
   float* out;
   std::int64_t out_stride;
   const float* bias;  // [rows] or null
@@ -193,6 +193,9 @@ struct CpuKernels {
   // Writes pair p of one token to out[p * stride]; an odd last column is paired with zero.
   void (*to_bf16_pairs)(const float* in, std::int64_t cols, std::uint32_t* out,
                         std::int64_t stride);
+  // Writes line l of one token, 32 columns as BF16, to out + l * stride; the last is filled up with
+  // zeros. Null where kBF16 panels do not meet InputForm::kBf16Lines.
+  void (*to_bf16_lines)(const float* in, std::int64_t cols, std::byte* out, std::int64_t stride);
 
   AttentionKernel attention_f32;
   AttentionKernel attention_bf16;
@@ -242,6 +245,7 @@ struct CpuKernels {
 const CpuKernels& reference_kernels();  // plain C++, double sums; the oracle for all others
 const CpuKernels& avx2_kernels();       // AVX2, FMA, F16C
 const CpuKernels& avx512_kernels();     // AVX-512 F, BW, VL, DQ, VNNI, BF16
+const CpuKernels& amx_kernels();        // AVX-512, with AMX tiles for BF16
 const CpuKernels& neon_kernels();       // ARMv8.0
 const CpuKernels& neon_dot_kernels();   // ARMv8.2 with dot products
 const CpuKernels& neon_i8mm_kernels();  // ARMv8.6's int8 matrix products

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "backends/cpu/input_tiles.h"
 #include "backends/cpu/packed_matrix.h"
 #include "backends/cpu/random_weights.h"
 #include "backends/cpu/select.h"
@@ -47,6 +48,7 @@ struct Prepared {
   std::vector<ActivationBlock> blocks;
   std::vector<float> floats;  // [col][token], rounded to BF16 where the table does that
   std::vector<std::uint32_t> pairs;
+  std::vector<std::byte> lines;
 };
 
 Prepared prepare(const CpuKernels& kernels, const std::vector<float>& in, std::int64_t cols,
@@ -56,10 +58,14 @@ Prepared prepare(const CpuKernels& kernels, const std::vector<float>& in, std::i
   prepared.blocks.resize(static_cast<std::size_t>(cols / kBlockColumns) * count);
   prepared.floats.resize(static_cast<std::size_t>(cols) * count);
   prepared.pairs.resize(static_cast<std::size_t>((cols + 1) / 2) * count);
+  prepared.lines.resize(static_cast<std::size_t>(input_bytes(InputForm::kBf16Lines, cols)) * count);
   for (int t = 0; t < tokens; ++t) {
     const float* x = in.data() + t * cols;
     kernels.quantize(x, cols, prepared.blocks.data() + t, tokens);
     kernels.to_bf16_pairs(x, cols, prepared.pairs.data() + t, tokens);
+    if (kernels.to_bf16_lines != nullptr) {
+      convert_token(kernels, InputForm::kBf16Lines, x, cols, t, tokens, prepared.lines.data());
+    }
     for (std::int64_t c = 0; c < cols; ++c) {
       prepared.floats[static_cast<std::size_t>(c * tokens + t)] =
           round ? bf16_to_f32(f32_to_bf16(x[c])) : x[c];
@@ -71,8 +77,11 @@ Prepared prepare(const CpuKernels& kernels, const std::vector<float>& in, std::i
 const void* activations(const CpuKernels& kernels, PanelFormat format, const Prepared& prepared) {
   if (format == PanelFormat::kF32) return prepared.floats.data();
   if (format != PanelFormat::kBF16) return prepared.blocks.data();
-  if (kernels.rounds_to_bf16) return prepared.pairs.data();
-  return prepared.floats.data();
+  switch (input_form(kernels, format)) {
+    case InputForm::kBf16Pairs: return prepared.pairs.data();
+    case InputForm::kBf16Lines: return prepared.lines.data();
+    default: return prepared.floats.data();
+  }
 }
 
 // The sum of |terms| a kernel adds for one element: products of weights and inputs, or of scales
@@ -192,7 +201,8 @@ TEST_P(EveryKernelTable, MultipliesAsTheReferenceDoes) {
       check_case(kernels(), packing, c, kind, 5, 19);
       check_case(kernels(), packing, c, kind, kTileTokens, 3);
     }
-    for (int tokens = 2; tokens <= kTileTokens; ++tokens) {
+    const bool lines = c.format == WeightFormat::kBF16 && kernels().to_bf16_lines != nullptr;
+    for (int tokens = 2; tokens <= (lines ? kLineTileTokens : kTileTokens); ++tokens) {
       check_case(kernels(), packing, c, Values::kNormal, tokens, 31);
     }
   }
@@ -322,17 +332,36 @@ TEST_P(EveryKernelTable, QuantizesAsTheReferenceDoes) {
   }
 }
 
+// Lines hold the pairs, the last of them filled up with zeros.
+void expect_lines(const CpuKernels& kernels, const std::vector<float>& in,
+                  const std::vector<std::uint32_t>& pairs, std::size_t stride) {
+  constexpr std::size_t kPairs = kLineBytes / 4;
+  const std::size_t lines = (pairs.size() + kPairs - 1) / kPairs;
+  std::vector<std::uint32_t> actual(lines * kPairs * stride, 7);
+  kernels.to_bf16_lines(in.data(), std::ssize(in), reinterpret_cast<std::byte*>(actual.data()),
+                        static_cast<std::int64_t>(stride * kLineBytes));
+  for (std::size_t i = 0; i < lines * kPairs; ++i) {
+    const std::uint32_t expected = i < pairs.size() ? pairs[i] : 0;
+    ASSERT_EQ(actual[i / kPairs * stride * kPairs + i % kPairs], expected);
+  }
+}
+
 TEST_P(EveryKernelTable, RoundsToBf16AsTheReferenceDoes) {
   for (const std::int64_t cols : {1, 2, 31, 32, 33, 64, 77}) {
     auto in = random_floats(cols, 5);
     if (cols > 40) in[40] = NAN;
     const auto pairs = static_cast<std::size_t>((cols + 1) / 2);
-    for (const std::int64_t stride : {1, 3}) {
-      std::vector<std::uint32_t> actual(pairs * static_cast<std::size_t>(stride), 7);
+    for (const std::size_t stride : {1, 3}) {
+      std::vector<std::uint32_t> actual(pairs * stride, 7);
       auto expected = actual;
-      kernels().to_bf16_pairs(in.data(), cols, actual.data(), stride);
-      reference().to_bf16_pairs(in.data(), cols, expected.data(), stride);
+      kernels().to_bf16_pairs(in.data(), cols, actual.data(), static_cast<std::int64_t>(stride));
+      reference().to_bf16_pairs(in.data(), cols, expected.data(),
+                                static_cast<std::int64_t>(stride));
       ASSERT_EQ(actual, expected);
+      if (kernels().to_bf16_lines == nullptr) continue;
+      std::vector<std::uint32_t> packed(pairs);
+      for (std::size_t i = 0; i < pairs; ++i) packed[i] = expected[i * stride];
+      expect_lines(kernels(), in, packed, stride);
     }
   }
 }

@@ -4,47 +4,13 @@
 // differ in how many elements or positions these are, in their products, and in what becomes of
 // weights.
 #include "backends/cpu/avx512/attention_parts.h"
-#include "backends/cpu/avx512/exp.h"
 #include "backends/cpu/avx512/parts.h"
 #include "backends/cpu/code_scale.h"
 
 namespace kun {
 namespace {
 
-using AliasedVector = __m256i __attribute__((may_alias));
-
 constexpr int kQueriesPerPass = 6;
-
-// --- Softmax -------------------------------------------------------------------------------------
-
-// Calls keep(position, mask, weights) for 16 positions at a time; weights past the count are 0.
-template <class Keep>
-[[gnu::always_inline]] inline void softmax(const AttentionTile& tile, int query,
-                                           Prefetcher& prefetch, Keep keep) {
-  const int count = tile.counts[query];
-  const float* row = tile.scores + query * kSplitPositions;
-  const __m512 lowest = _mm512_set1_ps(-__builtin_inff());
-  __m512 largest = lowest;
-  for (int p = 0; p < count; p += kGroupPositions) {
-    // A NaN score does not become the maximum; it makes its own weight NaN below.
-    largest = _mm512_max_ps(_mm512_mask_loadu_ps(lowest, mask_of(count - p), row + p), largest);
-  }
-  const float max = _mm512_reduce_max_ps(largest);
-  const __m512 shift = _mm512_set1_ps(max);
-  __m512 sum = _mm512_setzero_ps();
-  Prefetcher local = prefetch;  // in registers
-  for (int p = 0; p < count; p += kGroupPositions) {
-    local.step();
-    const __mmask16 mask = mask_of(count - p);
-    const __m512 score = _mm512_maskz_loadu_ps(mask, row + p);
-    const __m512 weight = _mm512_maskz_mov_ps(mask, exp(_mm512_sub_ps(score, shift)));
-    sum = _mm512_add_ps(sum, weight);
-    keep(p, mask, weight);
-  }
-  prefetch = local;
-  tile.max[query] = max;
-  tile.sum[query] = _mm512_reduce_add_ps(sum);
-}
 
 // --- Caches --------------------------------------------------------------------------------------
 
@@ -95,13 +61,8 @@ struct Bf16Cache : FloatCache {
   }
   static void add_positions(__m512& sum, __m512i a, __m512i b) { add_elements(sum, a, b); }
 
-  // Over the scores of positions already read: half their size.
   static void weigh(const AttentionTile& tile, int query, Prefetcher& prefetch) {
-    float* row = tile.scores + query * kSplitPositions;
-    softmax(tile, query, prefetch, [row](int p, __mmask16, __m512 weight) {
-      *reinterpret_cast<AliasedVector*>(row + p / 2) =
-          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weight));
-    });
+    weigh_as_bf16(tile, query, prefetch);
   }
 };
 

@@ -3,6 +3,7 @@
 // group share one operation per cycle and everything else hides beside them.
 #include <immintrin.h>
 
+#include "backends/cpu/avx512/linear_parts.h"
 #include "backends/cpu/avx512/parts.h"
 #include "backends/cpu/code_scale.h"
 #include "backends/cpu/linear_table.h"
@@ -11,8 +12,6 @@ namespace kun {
 namespace {
 
 using AliasedInt = int __attribute__((may_alias));
-
-constexpr int kHalves = 2;  // vectors of 16 rows in a panel
 
 __m512i load(const std::byte* data) {
   return _mm512_loadu_si512(data);
@@ -31,39 +30,12 @@ template <int kTokens>
                                          const __m512 (&sums)[kHalves][kTokens]) {
 #pragma GCC unroll 8
   for (int h = 0; h < kHalves; ++h) {
-    const int rows = tile.rows - 16 * h;
-    if (rows <= 0) return;
-    const auto mask = static_cast<__mmask16>(rows >= 16 ? 0xFFFFU : (1U << rows) - 1U);
-    const __m512 bias = tile.bias == nullptr ? _mm512_setzero_ps()
-                                             : _mm512_maskz_loadu_ps(mask, tile.bias + 16 * h);
+    if (16 * h >= tile.rows) return;
+    const OutputRows out(tile, h);
 #pragma GCC unroll 8
-    for (int t = 0; t < kTokens; ++t) {
-      float* out = tile.out + t * tile.out_stride + 16 * h;
-      __m512 value = _mm512_add_ps(sums[h][t], bias);
-      if (tile.accumulate) value = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, out), value);
-      _mm512_mask_storeu_ps(out, mask, value);
-    }
+    for (int t = 0; t < kTokens; ++t) out.store(t, sums[h][t]);
   }
 }
-
-// Spreads a tile's prefetches over its steps: a burst would stall the loads beside it.
-class Prefetcher {
- public:
-  Prefetcher(const LinearTile& tile, std::int64_t steps)
-      : next_(tile.prefetch),
-        end_(tile.prefetch + tile.prefetch_bytes),
-        per_step_((tile.prefetch_bytes / 64 + steps - 1) / steps * 64) {}
-
-  void step() {
-    for (std::int64_t i = 0; i < per_step_; i += 64) _mm_prefetch(next_ + i, _MM_HINT_T1);
-    next_ = next_ < end_ ? next_ + per_step_ : next_;
-  }
-
- private:
-  const std::byte* next_;
-  const std::byte* end_;
-  std::int64_t per_step_;
-};
 
 // --- Float panels --------------------------------------------------------------------------------
 
