@@ -15,13 +15,12 @@
 #include "backends/cpu/cpu_ops.h"
 #include "backends/cpu/random_weights.h"
 #include "backends/cpu/select.h"
+#include "backends/cpu/topology.h"
 #include "roofline_svg.h"
 
 namespace kun {
 namespace {
 
-// More than any last-level cache: what streams through this comes from memory.
-constexpr std::int64_t kStreamBytes = std::int64_t{384} << 20;
 constexpr std::int64_t kPeakRounds = 4000;  // a tenth of a millisecond
 constexpr double kProbeSeconds = 0.05;
 
@@ -66,10 +65,11 @@ class KernelBench {
       : kernels_(kernels),
         pool_(thread_count, pinning(thread_count)),
         ops_(kernels, ComputeType::kBFloat16, pool_),
-        stream_(allocate_zeroed(kStreamBytes)),
+        stream_bytes_(uncached_bytes()),
+        stream_(allocate_zeroed(stream_bytes_)),
         budget_(budget),
         filter_(std::move(filter)) {
-    std::fill_n(stream_.get(), kStreamBytes, std::byte{1});
+    std::fill_n(stream_.get(), stream_bytes_, std::byte{1});
   }
 
   void run();
@@ -100,6 +100,8 @@ class KernelBench {
   const CpuKernels& kernels_;
   ThreadPool pool_;
   CpuOps ops_;
+  // What is measured in memory rotates through as many bytes.
+  const std::int64_t stream_bytes_;
   std::shared_ptr<std::byte> stream_;
   std::int64_t stream_at_ = 0;
   double budget_;
@@ -129,7 +131,8 @@ double KernelBench::probe_memory() {
   constexpr std::int64_t kWindow = std::int64_t{32} << 20;
   const double seconds = time_of(kProbeSeconds, [&] {
     const std::byte* window = stream_.get() + stream_at_;
-    stream_at_ = (stream_at_ + kWindow) % kStreamBytes;
+    stream_at_ += kWindow;
+    if (stream_at_ + kWindow > stream_bytes_) stream_at_ = 0;
     pool_.run(kWindow / kChunk, [&](std::int64_t i, int) {
       sink_ += kernels_.read_bytes(window + i * kChunk, kChunk);
     });
@@ -185,7 +188,7 @@ void KernelBench::linear(const std::string& model, const std::string& layer, Wei
   }
   const RandomWeights weights(format, rows, cols);
   std::vector<std::unique_ptr<PackedMatrix>> copies;
-  for (std::int64_t bytes = 0; bytes < kStreamBytes;) {
+  for (std::int64_t bytes = 0; bytes < stream_bytes_;) {
     copies.push_back(*ops_.pack({&weights.view, 1}));
     bytes += copies.back()->bytes;
   }
@@ -222,7 +225,7 @@ void KernelBench::attention(const std::string& model, int heads, int kv_heads, i
   const int blocks = users * context / kTokensPerBlock;
   CachePlane plane{nullptr, cache, CacheRole::kKeys, width, dim, kTokensPerBlock, blocks};
   const std::int64_t plane_bytes = blocks * plane.block_bytes();
-  const std::int64_t layers = std::max<std::int64_t>(1, kStreamBytes / (2 * plane_bytes));
+  const std::int64_t layers = std::max<std::int64_t>(1, stream_bytes_ / (2 * plane_bytes));
   std::vector<std::int32_t> ids(static_cast<std::size_t>(blocks));
   for (int b = 0; b < blocks; ++b) ids[static_cast<std::size_t>(b)] = b * 7 % blocks;
   const auto memory = ops_.allocate(layers * 2 * plane_bytes);

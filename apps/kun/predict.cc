@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/cpu/topology.h"
 #include "checkpoint/config.h"
 #include "sampling/sampler.h"
 
@@ -20,8 +21,6 @@ namespace kun {
 namespace {
 
 constexpr int kTokensPerBlock = 32;
-// What a term rotates through: several times what caches hold, so that it comes from memory.
-constexpr std::int64_t kRotationBytes = std::int64_t{128} << 20;
 constexpr double kSecondsPerTerm = 0.2;
 constexpr int kCallsMin = 5;
 constexpr std::size_t kCallsMax = 2000;
@@ -197,7 +196,7 @@ Result<double> Predictor::linear_seconds(const Matrices& matrices, std::int64_t 
     ASSIGN_OR_RETURN(auto matrix, ops_.pack(views));
     bytes += matrix->bytes;
     packed.push_back(std::move(matrix));
-    if (bytes >= kRotationBytes) break;
+    if (bytes >= uncached_bytes()) break;
   }
   const std::int64_t rows = packed.front()->rows;
   const Floats in(tokens, packed.front()->cols);
@@ -230,7 +229,7 @@ double Predictor::attention_seconds(int users, int rows, int context) {
                    std::int64_t{users} * blocks_each};
   const std::int64_t plane_bytes = plane.block_count * plane.block_bytes();
   const std::int64_t copies =
-      std::clamp<std::int64_t>(kRotationBytes / (2 * plane_bytes), 1, shape_.layers);
+      std::clamp<std::int64_t>(uncached_bytes() / (2 * plane_bytes), 1, shape_.layers);
   const auto memory = ops_.allocate(copies * 2 * plane_bytes);
   // Every byte written once: untouched pages are all the same zeros, and would come from a cache.
   std::fill_n(memory.get(), copies * 2 * plane_bytes, std::byte{0x3C});

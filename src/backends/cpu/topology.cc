@@ -1,6 +1,7 @@
 #include "backends/cpu/topology.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -152,6 +153,11 @@ Result<Placement> place_threads(const PlacementOptions& options, std::span<const
   result.cpus = even.empty() ? cpus : even;
   result.cpus.resize(static_cast<std::size_t>(result.thread_count));
   return result;
+}
+
+std::int64_t uncached_bytes() {
+  constexpr std::int64_t kLeast = std::int64_t{384} << 20;
+  return std::max(kLeast, std::int64_t{sysconf(_SC_LEVEL3_CACHE_SIZE)} * 3 / 2);
 }
 
 }  // namespace kun

@@ -3,6 +3,7 @@
 // machines.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -47,5 +48,8 @@ struct Placement {
 // kInvalidArgument when the options name what is not there.
 Result<Placement> place_threads(const PlacementOptions& options, std::span<const int> allowed,
                                 const std::filesystem::path& folder = "/sys/devices/system/node");
+
+// Bytes of which no cache of this machine keeps much from one round through them to the next.
+std::int64_t uncached_bytes();
 
 }  // namespace kun
