@@ -157,7 +157,9 @@ Result<Placement> place_threads(const PlacementOptions& options, std::span<const
 
 std::int64_t uncached_bytes() {
   constexpr std::int64_t kLeast = std::int64_t{384} << 20;
-  return std::max(kLeast, std::int64_t{sysconf(_SC_LEVEL3_CACHE_SIZE)} * 3 / 2);
+  const std::int64_t memory = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const std::int64_t wanted = std::int64_t{sysconf(_SC_LEVEL3_CACHE_SIZE)} * 3;
+  return std::max(kLeast, std::min(wanted, memory / 12));
 }
 
 }  // namespace kun
