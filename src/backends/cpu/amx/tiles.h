@@ -26,9 +26,9 @@ class TileShapes {
   static void release() { asm volatile("tilerelease"); }
 
  private:
-  std::uint8_t palette_ = 1;
-  std::uint8_t start_row_ = 0;
-  std::uint8_t reserved_[14] = {};
+  [[maybe_unused]] std::uint8_t palette_ = 1;
+  [[maybe_unused]] std::uint8_t start_row_ = 0;
+  [[maybe_unused]] std::uint8_t reserved_[14] = {};
   std::uint16_t row_bytes_[16] = {};
   std::uint8_t rows_[16] = {};
 };
