@@ -351,7 +351,7 @@ TEST_P(EveryKernelTable, RoundsToBf16AsTheReferenceDoes) {
     auto in = random_floats(cols, 5);
     if (cols > 40) in[40] = NAN;
     const auto pairs = static_cast<std::size_t>((cols + 1) / 2);
-    for (const std::size_t stride : {1, 3}) {
+    for (const auto stride : {std::size_t{1}, std::size_t{3}}) {
       std::vector<std::uint32_t> actual(pairs * stride, 7);
       auto expected = actual;
       kernels().to_bf16_pairs(in.data(), cols, actual.data(), static_cast<std::int64_t>(stride));
