@@ -199,6 +199,33 @@ void translate_tool_choice(FieldReader& reader, JsonWriter& json) {
   }
 }
 
+// How hard to think, and the schema of the answer; `output_format` is the schema's older place.
+void translate_output(FieldReader& reader, JsonWriter& json) {
+  std::string_view name = "output_format";
+  std::optional<JsonView> format = reader.object(name);
+  if (const auto config = reader.object("output_config")) {
+    FieldReader inner(*config, "output_config.");
+    const auto effort = inner.word("effort", {"low", "medium", "high", "xhigh", "max"});
+    if (effort) json.key("reasoning_effort").string(*effort);
+    if (const auto given = inner.object("format")) {
+      name = "output_config.format";
+      format = given;
+    }
+    if (inner.error()) return reader.fail("output_config", inner.error()->message);
+  }
+  if (!format) return;
+  const auto schema = format->find("schema");
+  if (text_of(*format, "type") != "json_schema" || !schema || !schema->is(Kind::kObject)) {
+    return reader.fail(
+        name.substr(0, name.find('.')),
+        fmt::format("{} must be {{\"type\": \"json_schema\", \"schema\": {{...}}}}", name));
+  }
+  json.key("response_format").begin_object().key("type").string("json_schema");
+  json.key("json_schema").begin_object().key("name").string("output");
+  copy_member(json, *format, "schema");
+  json.end_object().end_object();
+}
+
 void copy_settings(FieldReader& reader, JsonView request, JsonWriter& json) {
   static_cast<void>(reader.boolean("stream"));
   static_cast<void>(reader.number("temperature", 0.0, 1.0));
@@ -212,7 +239,8 @@ void copy_settings(FieldReader& reader, JsonView request, JsonWriter& json) {
   copy_member(json, request, "stop_sequences", "stop");
   copy_member(json, request, "thinking");
   copy_deadlines(reader, request, json);
-  reader.ignore({"model", "metadata", "service_tier"});
+  translate_output(reader, json);
+  reader.ignore({"model", "metadata", "service_tier", "cache_control", "inference_geo", "speed"});
   reader.refuse({"container", "mcp_servers", "context_management"});
 }
 

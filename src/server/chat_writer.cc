@@ -1,5 +1,7 @@
 #include "server/chat_writer.h"
 
+#include <vector>
+
 #include "server/sse.h"
 
 namespace kun {
@@ -25,6 +27,16 @@ void write_text_or_null(JsonWriter& json, std::string_view text) {
   }
 }
 
+// Thoughts, words and calls apart. Clients look for one after the other in a delta and, where they
+// find one, no further; DeepSeek's own examples do.
+std::vector<AnswerPiece> one_kind_each(const AnswerPiece& text, bool with_reasoning) {
+  std::vector<AnswerPiece> kinds;
+  if (with_reasoning && !text.reasoning.empty()) kinds.push_back({text.reasoning, {}, {}});
+  if (!text.content.empty()) kinds.push_back({{}, text.content, {}});
+  if (!text.calls.empty()) kinds.push_back({{}, {}, text.calls});
+  return kinds;
+}
+
 }  // namespace
 
 std::string ChatWriter::open_stream(std::span<const ChoicePart> choices,
@@ -39,7 +51,21 @@ std::string ChatWriter::open_stream(std::span<const ChoicePart> choices,
 
 std::string ChatWriter::piece(const ChoicePart& part, const CompletionUsage& usage) {
   thinks_ = thinks_ || !part.text->reasoning.empty();
-  return chunk(part, usage);
+  std::vector<AnswerPiece> kinds = one_kind_each(*part.text, options_.include_reasoning);
+  const bool tells = part.first || part.finish != nullptr || !part.tokens.empty();
+  if (kinds.empty() && tells) kinds.emplace_back();
+  std::string events;
+  ChoicePart one = part;
+  for (const AnswerPiece& kind : kinds) {
+    const bool ends = &kind == &kinds.back();
+    one.text = &kind;
+    one.finish = ends ? part.finish : nullptr;
+    one.last = ends && part.last;
+    events += chunk(one, usage);
+    one.first = false;
+    one.tokens = {};
+  }
+  return events;
 }
 
 std::string ChatWriter::chunk(const ChoicePart& part, const CompletionUsage& usage) {
@@ -177,10 +203,6 @@ void ChatWriter::write_deepseek_delta(JsonWriter& json, const ChoicePart& part) 
   json.begin_object();
   if (part.first) json.key("role").string("assistant");
   if (!text.calls.empty()) {
-    if (!text.content.empty()) json.key("content").string(text.content);
-    if (reasoning && !text.reasoning.empty()) {
-      json.key("reasoning_content").string(text.reasoning);
-    }
     write_calls(json, part, false);
   } else if (!reasoning) {
     json.key("content").string(text.content);

@@ -253,8 +253,10 @@ ScoreRequest read_score_request(FieldReader& reader, const ServerContext& contex
   request.second = reader.any("text_2");
   if (const auto documents = reader.any("documents"); !request.second) request.second = documents;
   if (const auto items = reader.any("items"); !request.second) request.second = items;
-  if (!request.first) reader.fail("text_1", "text_1 is missing");
-  if (!request.second) reader.fail("text_2", "text_2 is missing");
+  if (!request.first) reader.fail("text_1", "either text_1 or queries is needed");
+  if (!request.second) {
+    reader.fail("text_2", "one of text_2, documents and items is needed");
+  }
   return request;
 }
 

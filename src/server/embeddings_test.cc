@@ -267,8 +267,8 @@ TEST_F(EmbeddingsTest, ScoresNeedTextsThatFitTogether) {
   EXPECT_NE(refused(R"({"text_1":["a","b"],"text_2":["a"]})").find("2 texts"), std::string::npos);
   EXPECT_NE(refused(R"({"text_1":["a","b"],"text_2":["a","b","c"]})").find("2 texts"),
             std::string::npos);
-  EXPECT_EQ(refused(R"({"text_2":"a"})"), "text_1 is missing");
-  EXPECT_EQ(refused(R"({"text_1":"a"})"), "text_2 is missing");
+  EXPECT_EQ(refused(R"({"text_2":"a"})"), "either text_1 or queries is needed");
+  EXPECT_EQ(refused(R"({"text_1":"a"})"), "one of text_2, documents and items is needed");
   EXPECT_EQ(refused(R"({"text_1":"a","text_2":""})"), "text_2 must not be empty");
 }
 

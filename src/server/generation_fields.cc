@@ -184,7 +184,8 @@ void refuse_unsupported(FieldReader& reader) {
   }
   // Accepted without effect: hints, and names for what is the case anyway.
   reader.ignore({"user", "metadata", "prompt_cache_key", "prompt_cache_retention",
-                 "safety_identifier", "user_id", "cache_prompt", "id_slot"});
+                 "prompt_cache_options", "safety_identifier", "user_id", "cache_prompt",
+                 "id_slot"});
   if (!reader.boolean("detokenize").value_or(true)) {
     reader.fail("detokenize",
                 "detokenize cannot be false here: return_token_ids shows the ids beside the text");

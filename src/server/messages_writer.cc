@@ -1,6 +1,7 @@
 #include "server/messages_writer.h"
 
 #include "server/sse.h"
+#include "text/json_cursor.h"
 
 namespace kun {
 namespace {
@@ -148,12 +149,11 @@ std::string MessagesWriter::whole(std::span<const ChoicePart> choices,
   if (!text.content.empty()) {
     json.begin_object().key("type").string("text").key("text").string(text.content).end_object();
   }
-  // Arguments that broke off are no JSON, and JSON is what `input` must be.
-  const bool whole_calls = choice.finish->reason == "tool_calls";
   for (const ToolCallPiece& call : text.calls) {
     json.begin_object().key("type").string("tool_use");
     json.key("id").string(call_id(0, call.index)).key("name").string(call.name);
-    json.key("input").raw(whole_calls ? call.arguments : "{}").end_object();
+    // Arguments that broke off are no JSON, and JSON is what `input` must be.
+    json.key("input").raw(is_json_value(call.arguments) ? call.arguments : "{}").end_object();
   }
   json.end_array();
   write_stop(json, choice.finish);

@@ -28,6 +28,7 @@ ChatRequest read_chat_request(FieldReader& reader, const ServerContext& context,
 // What a completions request says, its prompt apart.
 struct CompletionRequest {
   GenerationFields fields;
+  std::string_view max_tokens_name;  // of the field that counts
   bool echo = false;
   bool prompt_logprobs = false;  // vLLM's own field is wanted
   bool add_special_tokens = true;

@@ -36,6 +36,9 @@ std::string_view read_max_tokens(FieldReader& reader, GenerationFields& fields) 
 // vLLM and OpenAI agree on what cannot be had here.
 void refuse_or_ignore(FieldReader& reader) {
   reader.refuse({"audio", "functions", "function_call", "web_search_options", "moderation"});
+  if (reader.object("web_search_options")) {  // without options it asks for a search, too
+    reader.fail("web_search_options", "web_search_options is not supported by this server");
+  }
   // Hints: how wordy the model shall be, and what the answer may look like.
   static_cast<void>(reader.word("verbosity", {"low", "medium", "high"}));
   reader.ignore({"prediction", "stream_reasoning"});

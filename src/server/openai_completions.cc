@@ -82,17 +82,23 @@ class PromptReader {
   std::vector<JobPrompt> prompts_;
 };
 
-void read_sizes(FieldReader& reader, const ServerLimits& limits, GenerationFields& fields) {
+// Returns the name of the field that counts.
+std::string_view read_sizes(FieldReader& reader, const ServerLimits& limits,
+                            GenerationFields& fields) {
   if (const auto count = reader.integer("logprobs", 0, limits.logprobs_max)) {
     fields.sampling.logprob_count = static_cast<int>(*count);
     fields.wants_logprobs = true;
   }
+  constexpr auto kMax = std::numeric_limits<int>::max();
   fields.max_tokens = read_n_predict(reader);
-  if (const auto count = reader.integer("max_tokens", 0, std::numeric_limits<int>::max())) {
+  const auto new_name = reader.integer("max_completion_tokens", 0, kMax);
+  const auto old_name = reader.integer("max_tokens", 0, kMax);
+  if (const auto count = new_name ? new_name : old_name) {
     // To read a prompt and say nothing is to say one token and drop it.
     fields.drops_output = *count == 0;
     fields.max_tokens = std::max(1, static_cast<int>(*count));
   }
+  return new_name ? "max_completion_tokens" : "max_tokens";
 }
 
 }  // namespace
@@ -105,7 +111,7 @@ CompletionRequest read_completion_request(FieldReader& reader, const ServerConte
   const std::string name = read_model(reader, model, not_found);
   request.fields = read_generation_fields(reader, model, limits);
   request.fields.model = name;
-  read_sizes(reader, limits, request.fields);
+  request.max_tokens_name = read_sizes(reader, limits, request.fields);
   request.echo = reader.boolean("echo").value_or(false);
   request.prompt_logprobs = request.fields.prompt_logprob_count >= 0;
   if (request.echo && request.fields.wants_logprobs) {
@@ -141,8 +147,9 @@ void handle_completions(ServerContext& context, const std::shared_ptr<Exchange>&
   if (reader.error()) return respond_error(exchange, *reader.error());
   context.note_unknown_fields(reader.unknown());
   for (JobPrompt& prompt : prompts) {
-    if (const auto error = fit_context(model, request.fields, kDefaultMaxTokens, "max_tokens",
-                                       prompt.tokens, prompt.output_count_max)) {
+    if (const auto error =
+            fit_context(model, request.fields, kDefaultMaxTokens, request.max_tokens_name,
+                        prompt.tokens, prompt.output_count_max)) {
       return respond_error(exchange, *error);
     }
   }

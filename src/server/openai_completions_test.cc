@@ -24,6 +24,22 @@ TEST_F(CompletionsTest, AnswersInOpenAisShapeWithSixteenTokensByDefault) {
   EXPECT_EQ(generator_.last_prompt(), "Go: ");
 }
 
+TEST_F(CompletionsTest, KnowsTheNewerNameOfMaxTokens) {
+  start();
+  const auto count = [&](std::string_view fields) {
+    const ClientResponse response =
+        post("/v1/completions", R"({"prompt":"x",)" + std::string(fields) + "}");
+    EXPECT_EQ(response.status, 200) << response.body;
+    return generator_.last().output_count_max;
+  };
+  EXPECT_EQ(count(R"("max_completion_tokens":2)"), 2);
+  EXPECT_EQ(count(R"("max_completion_tokens":2,"max_tokens":3)"), 2);
+  const ClientResponse long_answer =
+      post("/v1/completions", R"({"prompt":"x","max_completion_tokens":100000})");
+  EXPECT_EQ(long_answer.status, 400);
+  EXPECT_EQ(long_answer.json().at("error").at("param"), "max_completion_tokens");
+}
+
 TEST_F(CompletionsTest, TakesPromptsInAllFourForms) {
   generator_.play([](const GenerateRequest& request) {
     Script script;

@@ -26,9 +26,13 @@ std::string id_in_path(const Exchange& exchange) {
   return at == std::string_view::npos ? "" : percent_decode(path.substr(at + kRoute.size()));
 }
 
-ApiError unknown_response(std::string_view id) {
+ApiError unknown_response(std::string_view id, std::string param) {
   return {404, fmt::format("there is no response {:?}", std::string(id.substr(0, 64))),
-          "response_id"};
+          std::move(param)};
+}
+
+bool asks_for_events(const Exchange& exchange) {
+  return ("&" + exchange.request().query + "&").find("&stream=true&") != std::string::npos;
 }
 
 }  // namespace
@@ -40,7 +44,9 @@ void handle_responses(ServerContext& context, const std::shared_ptr<Exchange>& e
   std::string earlier;
   if (const auto id = reader.string("previous_response_id", 128)) {
     const auto stored = context.responses.find(*id, owner_of(*exchange));
-    if (stored == nullptr) return respond_error(exchange, unknown_response(*id));
+    if (stored == nullptr) {
+      return respond_error(exchange, unknown_response(*id, "previous_response_id"));
+    }
     earlier = stored->messages.substr(1, stored->messages.size() - 2);
   }
   TranslatedResponses translated =
@@ -67,7 +73,11 @@ void handle_responses(ServerContext& context, const std::shared_ptr<Exchange>& e
 void handle_stored_response(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   const std::string id = id_in_path(*exchange);
   const auto stored = context.responses.find(id, owner_of(*exchange));
-  if (stored == nullptr) return respond_error(exchange, unknown_response(id));
+  if (stored == nullptr) return respond_error(exchange, unknown_response(id, "response_id"));
+  if (asks_for_events(*exchange)) {
+    return respond_error(
+        exchange, bad_field("stream", "a stored response is answered whole: its events are over"));
+  }
   HttpResponse response;
   response.body = stored->response;
   exchange->respond(std::move(response));
@@ -76,7 +86,7 @@ void handle_stored_response(ServerContext& context, const std::shared_ptr<Exchan
 void handle_delete_response(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   const std::string id = id_in_path(*exchange);
   if (!context.responses.erase(id, owner_of(*exchange))) {
-    return respond_error(exchange, unknown_response(id));
+    return respond_error(exchange, unknown_response(id, "response_id"));
   }
   JsonWriter json;
   json.begin_object().key("id").string(id).key("object").string("response");

@@ -97,6 +97,12 @@ bool may_stream(const Route& route) {
          (path.ends_with("/completions") || path == "/v1/responses" || path == "/v1/messages");
 }
 
+// Answers of these have deadlines.
+bool computes(const Route& route) {
+  const std::string_view path = route.path;
+  return may_stream(route) || path.ends_with("/embeddings") || path.ends_with("/score");
+}
+
 void write_responses(JsonWriter& json, const Route& route) {
   const std::string path = shown_path(route.path);
   json.key("responses").begin_object();
@@ -120,7 +126,8 @@ void write_responses(JsonWriter& json, const Route& route) {
   if (route.kind == RouteKind::kApi) {
     error("401", "no key, or a wrong one, where the server wants one");
     error("4XX", "what is wrong with the request, in the dialect's shape");
-    error("503", "the model is being loaded, or the server is going down");
+    error("503", "the model is being loaded, or the server is overloaded or going down");
+    if (computes(route)) error("504", "timeout_ms was over before the first token");
   } else {
     error("4XX", "not to be had without a key, or not at all");
     error("503", "not ready");

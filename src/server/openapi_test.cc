@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <set>
 
 #include "server/server_fixture.h"
 
@@ -241,6 +242,25 @@ TEST_F(OpenApiTest, NamesEveryFieldThatVllmAndOpenAiHave) {
   }
 }
 
+// Names of all properties of a schema, wherever its parts are written.
+void collect_fields(const json::value& document, const json::value& schema,
+                    std::set<std::string>& names) {
+  const json::object& object = schema.as_object();
+  if (const json::value* ref = object.if_contains("$ref")) {
+    const std::string_view pointer = ref->as_string();
+    return collect_fields(document, document.at_pointer(pointer.substr(1)), names);
+  }
+  if (const json::value* properties = object.if_contains("properties")) {
+    for (const auto& member : properties->as_object()) names.emplace(member.key());
+  }
+  for (const char* parts : {"allOf", "anyOf", "oneOf"}) {
+    const json::value* list = object.if_contains(parts);
+    for (std::size_t i = 0; list != nullptr && i < list->as_array().size(); ++i) {
+      collect_fields(document, list->at(i), names);
+    }
+  }
+}
+
 TEST_F(OpenApiTest, KnowsTheFieldsOfOpenAisOwnDocument) {
   std::ifstream file(std::string(KUN_SHARED_DATA) +
                      "/openapi/openai_openapi.inference_subset.json");
@@ -248,22 +268,38 @@ TEST_F(OpenApiTest, KnowsTheFieldsOfOpenAisOwnDocument) {
   start();
   const json::value document = get("/openapi.json").json();
   const json::value openai = json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
-  const json::object& chat = fields(document, "/v1/chat/completions");
-  int count = 0;
-  const json::value& schema =
-      openai.at("components").at("schemas").at("CreateChatCompletionRequest");
-  const auto check = [&](const json::value& part) {
-    if (!part.is_object() || !part.as_object().contains("properties")) return;
-    for (const auto& member : part.at("properties").as_object()) {
-      EXPECT_TRUE(chat.contains(member.key())) << member.key();
-      ++count;
-    }
-  };
-  check(schema);
-  if (schema.as_object().contains("allOf")) {
-    for (const json::value& part : schema.at("allOf").as_array()) check(part);
+  for (const std::string path :
+       {"/chat/completions", "/completions", "/embeddings", "/responses"}) {
+    const json::value& body = openai.at("paths").at(path).at("post").at("requestBody");
+    std::set<std::string> names;
+    collect_fields(openai, body.at("content").at("application/json").at("schema"), names);
+    EXPECT_GE(names.size(), 5U) << path;
+    const json::object& known = fields(document, "/v1" + path);
+    for (const std::string& name : names) EXPECT_TRUE(known.contains(name)) << path << " " << name;
   }
-  EXPECT_GT(count, 20);
+}
+
+TEST_F(OpenApiTest, CallsNothingNeededThatHasAnotherName) {
+  start();
+  const json::value document = get("/openapi.json").json();
+  const auto schema = [&](std::string_view path) {
+    const json::value& body = document.at("paths").at(path).at("post").at("requestBody");
+    return body.at("content").at("application/json").at("schema").as_object();
+  };
+  EXPECT_FALSE(schema("/v1/score").contains("required")) << "queries and items do as well";
+  EXPECT_EQ(schema("/v1/responses").at("required"), (json::array{"input"}));
+}
+
+TEST_F(OpenApiTest, SaysThatDeadlinesEndIn504) {
+  start();
+  const json::value document = get("/openapi.json").json();
+  for (const auto& [path, operations] : document.at("paths").as_object()) {
+    const json::value* post = operations.as_object().if_contains("post");
+    if (post == nullptr || !post->as_object().contains("requestBody")) continue;
+    EXPECT_EQ(post->at("responses").as_object().contains("504"),
+              fields(document, path).contains("timeout_ms") && !path.ends_with("/count_tokens"))
+        << path;
+  }
 }
 
 TEST_F(OpenApiTest, TheManualExplainsEveryRouteAndField) {

@@ -118,6 +118,54 @@ TEST_F(DialectTest, MessagesSayWhyTheyStop) {
   EXPECT_EQ(cut.at("stop_reason"), "max_tokens");
 }
 
+TEST_F(DialectTest, MessagesKeepWholeCallsBesideOneThatBrokeOff) {
+  generator_.play(R"(<tool_call>
+{"name": "f", "arguments": {"city": "Rome"}}
+</tool_call>
+<tool_call>
+{"name": "f", "arguments": {"city": "Par)");
+  start();
+  const std::string body = messages(kMessagesTools);
+  const json::value answer = post("/v1/messages", body).json();
+  const json::array& content = answer.at("content").as_array();
+  ASSERT_EQ(content.size(), 2U) << json::serialize(answer);
+  EXPECT_EQ(content[0].at("input"), (json::object{{"city", "Rome"}}));
+  EXPECT_EQ(content[1].at("input"), json::object()) << "what broke off is no JSON";
+}
+
+TEST_F(DialectTest, MessagesTakeASchemaAndAnEffort) {
+  std::shared_ptr<const TokenConstraint> constraint;
+  generator_.play([&](const GenerateRequest& request) {
+    constraint = request.constraint;
+    return Script{};
+  });
+  start();
+  const std::string format =
+      R"({"type":"json_schema","schema":{"type":"object","properties":{"a":{"enum":[1]}},)"
+      R"("required":["a"],"additionalProperties":false}})";
+  for (const std::string& extra : {R"("output_config":{"effort":"high","format":)" + format + "}",
+                                   R"("output_format":)" + format}) {
+    constraint = nullptr;
+    const ClientResponse response = post("/v1/messages", messages(extra));
+    ASSERT_EQ(response.status, 200) << response.body;
+    ASSERT_NE(constraint, nullptr) << extra;
+    const auto state = constraint->clone();
+    for (const char c : std::string(R"({"a":)")) {
+      EXPECT_TRUE(state->advance(static_cast<unsigned char>(c)).ok());
+    }
+    EXPECT_FALSE(state->clone()->advance('2').ok());
+    EXPECT_TRUE(state->advance('1').ok());
+    const bool effort =
+        generator_.last_prompt().find(R"("reasoning_effort":"high")") != std::string::npos;
+    EXPECT_EQ(effort, extra.starts_with(R"("output_config")"));
+  }
+  for (const std::string wrong :
+       {R"("output_config":{"effort":"some"})", R"("output_config":{"format":{"type":"text"}})",
+        R"("output_format":{"type":"json_schema"})", R"("output_config":"json")"}) {
+    EXPECT_EQ(post("/v1/messages", messages(wrong)).status, 400) << wrong;
+  }
+}
+
 TEST_F(DialectTest, MessagesBecomeAChat) {
   start();
   const std::string body =
@@ -230,6 +278,8 @@ TEST_F(DialectTest, ResponsesCanBeContinuedReadAndForgotten) {
       post("/v1/responses", R"({"input":"one","instructions":"Be brief."})").json();
   const std::string id(first.at("id").as_string());
   EXPECT_EQ(get("/v1/responses/" + id).json(), first);
+  EXPECT_EQ(get("/v1/responses/" + id + "?include=a&stream=true").status, 400);
+  EXPECT_EQ(get("/v1/responses/" + id + "?stream=false").json(), first);
   const ClientResponse second =
       post("/v1/responses", R"({"input":"two","previous_response_id":")" + id + "\"}");
   ASSERT_EQ(second.status, 200) << second.body;
@@ -275,7 +325,10 @@ TEST_F(DialectTest, ResponsesReadItems) {
         R"({"input":"x","tools":[{"type":"web_search"}]})", R"({"input":[]})"}) {
     EXPECT_EQ(post("/v1/responses", bad).status, 400) << bad;
   }
-  EXPECT_EQ(post("/v1/responses", R"({"input":"x","previous_response_id":"none"})").status, 404);
+  const ClientResponse unknown =
+      post("/v1/responses", R"({"input":"x","previous_response_id":"none"})");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(unknown.json().at("error").at("param"), "previous_response_id");
 }
 
 TEST(ResponseStore, ForgetsTheOldestWhenItIsFull) {

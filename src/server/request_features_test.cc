@@ -79,6 +79,12 @@ TEST_F(FeatureTest, NamesOfOtherServersAreReadOrRefused) {
   }
 }
 
+TEST_F(FeatureTest, AWebSearchIsAskedForWithoutOptionsToo) {
+  start();
+  const std::string error = refused("/v1/chat/completions", chat(R"("web_search_options":{})"));
+  EXPECT_NE(error.find("\"param\":\"web_search_options\""), std::string::npos) << error;
+}
+
 TEST_F(FeatureTest, StopStringsEndHypotheses) {
   start();
   const GenerateRequest request =
@@ -156,7 +162,8 @@ TEST_F(FeatureTest, HintsOfResponsesAreCheckedAndTheRestRefused) {
   }
   for (const std::string_view wrong :
        {R"("reasoning":{"summary":"long"})", R"("text":{"verbosity":"loud"})",
-        R"("include":["message.output_text.logprobs"])", R"("include":["x"])"}) {
+        R"("include":["message.output_text.logprobs"])", R"("include":["x"])",
+        R"("context_management":[{"type":"compaction"}])", R"("moderation":{"model":"x"})"}) {
     refused("/v1/responses", body(wrong));
   }
 }

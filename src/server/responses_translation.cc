@@ -240,9 +240,10 @@ void copy_settings(FieldReader& reader, JsonView request, JsonWriter& json) {
   if (reader.word("truncation", {"auto", "disabled"}) == "auto") {
     json.key("truncate_prompt_tokens").integer(-1);
   }
-  reader.refuse({"background", "conversation", "prompt", "max_tool_calls", "top_logprobs"});
+  reader.refuse({"background", "conversation", "prompt", "max_tool_calls", "top_logprobs",
+                 "context_management", "moderation"});
   reader.ignore({"metadata", "service_tier", "prompt_cache_key", "safety_identifier",
-                 "stream_options", "prompt_cache_retention"});
+                 "stream_options", "prompt_cache_retention", "prompt_cache_options"});
 }
 
 // What the answer repeats, with the values that hold where the request has none.

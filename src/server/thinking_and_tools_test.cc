@@ -116,6 +116,45 @@ TEST_F(ThinkingTest, AStreamAddsUpToTheAnswerHoweverItIsCut) {
   }
 }
 
+TEST_F(ThinkingTest, ADeltaHasThoughtsOrWordsOrCalls) {
+  syntax_ = {ReasoningSyntax::kQwen3, ToolSyntax::kHermes};
+  start();
+  play("<think>\nHm.\n</think>\n\n" + std::string(kTwoCalls), 1000);
+  for (const std::string_view path : {"/v1/chat/completions", "/chat/completions"}) {
+    for (const std::string extra : {"", R"(,"include_reasoning":false)"}) {
+      std::vector<std::string> order;
+      const ClientResponse response =
+          post(path, chat(std::string(kTools) + R"(,"stream":true)" + extra));
+      for (const std::string& event : sse_data(response.body)) {
+        if (event == "[DONE]") break;
+        const json::value chunk = json::parse(event);
+        const json::object& delta = chunk.at("choices").at(0).at("delta").as_object();
+        for (const std::string_view kind : {"reasoning_content", "content", "tool_calls"}) {
+          const json::value* value = delta.if_contains(kind);
+          const bool says =
+              value != nullptr &&
+              (value->is_array() || (value->is_string() && !value->as_string().empty()));
+          if (says) order.emplace_back(kind);
+        }
+        order.emplace_back(";");
+      }
+      std::vector<std::string> expected = {";", "reasoning_content", ";", "content",
+                                           ";", "tool_calls",        ";", ";"};
+      if (!extra.empty()) expected.erase(expected.begin() + 1, expected.begin() + 3);
+      EXPECT_EQ(order, expected) << response.body;
+    }
+  }
+}
+
+TEST_F(ThinkingTest, ThoughtsThatAreLeftOutHaveNoChunks) {
+  syntax_ = {ReasoningSyntax::kQwen3, ToolSyntax::kNone};
+  start();
+  play("<think>a long thought</think>b");
+  const ClientResponse response =
+      post("/v1/chat/completions", chat(R"("include_reasoning":false,"stream":true)"));
+  EXPECT_EQ(sse_data(response.body).size(), 4U) << "role, b, the end, [DONE]\n" << response.body;
+}
+
 TEST_F(ThinkingTest, ThoughtsFollowTheTemplatesSwitch) {
   syntax_ = {ReasoningSyntax::kDeepSeekV3, ToolSyntax::kNone};
   start();
