@@ -129,8 +129,22 @@ fn clean(error: &dyn std::fmt::Display) -> String {
         .filter_map(|mark| text.find(mark))
         .min()
         .unwrap_or(text.len());
+    if text.contains("coerce_one_of") {
+        return "the schema keyword \"oneOf\" is supported only where no value can satisfy two of \
+                its parts; anyOf has no such rule"
+            .into();
+    }
     let words: Vec<&str> = text[..end].split_whitespace().collect();
     words.join(" ").chars().take(600).collect()
+}
+
+/// llguidance drops a backslash with nothing behind it.
+pub fn check_regex_end(pattern: &str) -> Result<(), String> {
+    let text = pattern.trim_end_matches('\\');
+    if (pattern.len() - text.len()) % 2 == 1 {
+        return Err("a regular expression ends in a backslash that escapes nothing".into());
+    }
+    Ok(())
 }
 
 fn json_grammar(text: &str, source: &Source) -> Result<GrammarWithLexer, String> {
@@ -153,7 +167,10 @@ fn json_grammar(text: &str, source: &Source) -> Result<GrammarWithLexer, String>
                 "whitespace_pattern is longer than {WHITESPACE_BYTES_MAX} bytes"
             ))
         }
-        own => own,
+        own => {
+            check_regex_end(own)?;
+            own
+        }
     };
     // With \u allowed a key could be spelled in escapes, past the schema of its property.
     let mut extra = json!({"json_allowed_escapes": "nrbtf\\\""});
@@ -191,7 +208,10 @@ fn top_level(source: &Source) -> Result<TopLevelGrammar, String> {
                 "the regular expression is longer than {REGEX_BYTES_MAX} bytes"
             ))
         }
-        Kind::Regex => return Ok(TopLevelGrammar::from_regex(source.text)),
+        Kind::Regex => {
+            check_regex_end(source.text)?;
+            return Ok(TopLevelGrammar::from_regex(source.text));
+        }
         Kind::Lark if source.text.contains("x-guidance") => {
             return Err("a grammar may not contain \"x-guidance\"".into())
         }

@@ -7,6 +7,8 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Number, Value};
 
+use crate::grammar::check_regex_end;
+
 /// Keywords of any draft that restrict what is valid and that no grammar here expresses.
 const UNENFORCED: [&str; 21] = [
     "$dynamicRef",
@@ -361,6 +363,7 @@ impl<'a> Walk<'a> {
                 "the schema has more than {PATTERNS_MAX} regular expressions"
             ));
         }
+        check_regex_end(pattern)?;
         if pattern.len() > PATTERN_BYTES_MAX {
             return Err(format!(
                 "the regular expression at {place} is longer than {PATTERN_BYTES_MAX} bytes"

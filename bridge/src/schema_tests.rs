@@ -74,6 +74,9 @@ fn sizes_are_bounded() {
     let list: Vec<Value> = (0..600).map(|i| json!({"const": i})).collect();
     assert!(check(json!({"anyOf": list})).is_err());
     assert!(check(json!({"pattern": "a".repeat(5000)})).is_err());
+    assert!(check(json!({"pattern": r"a\"})).is_err());
+    assert!(check(json!({"patternProperties": {r"a\\\": {}}})).is_err());
+    assert!(check(json!({"pattern": r"a\\"})).is_ok());
     assert!(check(json!({"minItems": 1_000_000})).is_err());
     assert!(check(json!({"enum": vec![1; 30_000]})).is_err());
 }

@@ -29,7 +29,7 @@ void read_tool(FieldReader& reader, JsonView tool, std::size_t index, ChatTools&
   if (!name || !name->is(Kind::kString) || name->string().empty() ||
       name->string().size() > kNameBytesMax ||
       !std::ranges::all_of(name->string(), is_tool_name_byte)) {
-    return fail(".function.name must be 1 to 64 letters, digits, _ or -");
+    return fail(".function.name must be 1 to 64 letters, digits or any of _ - . : /");
   }
   const auto description = function->find("description");
   if (description && !description->is(Kind::kString) && !description->is(Kind::kNull)) {

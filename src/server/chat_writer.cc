@@ -27,13 +27,13 @@ void write_text_or_null(JsonWriter& json, std::string_view text) {
   }
 }
 
-// Thoughts, words and calls apart. Clients look for one after the other in a delta and, where they
-// find one, no further; DeepSeek's own examples do.
+// Thoughts, words and each call apart. Clients look for one after the other in a delta and, where
+// they find one, no further, nor behind the first call; DeepSeek's own examples do.
 std::vector<AnswerPiece> one_kind_each(const AnswerPiece& text, bool with_reasoning) {
   std::vector<AnswerPiece> kinds;
   if (with_reasoning && !text.reasoning.empty()) kinds.push_back({text.reasoning, {}, {}});
   if (!text.content.empty()) kinds.push_back({{}, text.content, {}});
-  if (!text.calls.empty()) kinds.push_back({{}, {}, text.calls});
+  for (const ToolCallPiece& call : text.calls) kinds.push_back({{}, {}, {call}});
   return kinds;
 }
 

@@ -146,6 +146,10 @@ TEST_F(StructuredOutputTest, RefusesWhatMakesNoSenseAndStaysAlive) {
       R"("guided_json":{"minimum":"x"})",
       R"("guided_regex":"(")",
       R"("guided_regex":"[")",
+      R"("guided_regex":"\\")",
+      R"("guided_regex":"{{…}}")",
+      R"("guided_json":{"type":"string","pattern":"a\\"})",
+      R"("structured_outputs":{"json":{},"whitespace_pattern":" \\"})",
       R"("guided_regex":"")",
       R"("guided_regex":"(?=a)b")",
       R"("guided_choice":[])",
@@ -176,6 +180,15 @@ TEST_F(StructuredOutputTest, NamesTheKeywordThatCouldNotBeEnforced) {
   EXPECT_THAT(response.body, HasSubstr("contains"));
   EXPECT_THAT(response.body, HasSubstr("#/properties/a"));
   EXPECT_THAT(response.body, HasSubstr("BadRequestError"));
+}
+
+TEST_F(StructuredOutputTest, SaysOfOneOfWhatClientsCanDo) {
+  start();
+  const ClientResponse response =
+      complete(R"("guided_json":{"oneOf":[{"type":"integer"},{"type":"number"}]})");
+  EXPECT_EQ(response.status, 400);
+  EXPECT_THAT(response.body, HasSubstr("anyOf"));
+  EXPECT_THAT(response.body, ::testing::Not(HasSubstr("coerce"))) << "no option of ours";
 }
 
 TEST_F(StructuredOutputTest, RefusesInAStreamAsWell) {

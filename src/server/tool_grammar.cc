@@ -49,6 +49,9 @@ class ToolGrammar {
                                   ? std::string("there is no tool to call")
                                   : fmt::format("there is no tool named {:.64}", choice.name));
     }
+    if (choice.format != nullptr && ends_in_escape(choice.format->text)) {
+      return invalid_argument("a regular expression ends in a backslash that escapes nothing");
+    }
     source_.kind = GrammarKind::kLark;
     ASSIGN_OR_RETURN(const std::string start, answer(format, choice));
     source_.text = fmt::format("start: {}\ncall: {}\n{}", start, fmt::join(calls_, " | "), rules_);

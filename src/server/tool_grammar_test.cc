@@ -225,6 +225,11 @@ TEST_F(ToolGrammarTest, RefusesWhatItCannotHold) {
   EXPECT_TRUE(refused({"f", R"({"properties":{"a<b":{}}})"}, ToolCallFormat::kDeepSeekV4));
   EXPECT_TRUE(refused({"f", "{"}, ToolCallFormat::kDeepSeekV4));
   EXPECT_FALSE(grammar_for_tools({}, {}, ToolCallFormat::kHermes, *tokenizer_).has_value());
+  GrammarSource regex;
+  regex.kind = GrammarKind::kRegex;
+  regex.text = "a\\";
+  EXPECT_TRUE(refused({"f", ""}, ToolCallFormat::kHermes,
+                      {.name = "", .other = OtherAnswer::kFormat, .format = &regex}));
 }
 
 TEST_F(ToolGrammarTest, KeepsReferencesOfParametersThatAreTakenApart) {

@@ -39,6 +39,12 @@ std::string lark_regex(std::string_view pattern) {
   return regex + '/';
 }
 
+bool ends_in_escape(std::string_view pattern) {
+  const std::size_t last = pattern.find_last_not_of('\\');
+  const std::size_t text = last == std::string_view::npos ? 0 : last + 1;
+  return (pattern.size() - text) % 2 == 1;
+}
+
 Result<GrammarSource> grammar_of_choices(const std::vector<std::string>& choices) {
   if (choices.empty()) return invalid_argument("there is nothing to choose from");
   if (choices.size() > kGrammarChoicesMax) {

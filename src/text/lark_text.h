@@ -13,7 +13,10 @@ namespace kun {
 // "text" as a literal, quotes included. Lark's strings are JSON's.
 std::string lark_string(std::string_view text);
 
-// A regular expression between slashes.
+// Whether a regular expression breaks off behind a backslash, so that it is none.
+bool ends_in_escape(std::string_view pattern);
+
+// A regular expression between slashes; not one that ends_in_escape().
 std::string lark_regex(std::string_view pattern);
 
 inline constexpr std::size_t kGrammarChoicesMax = 10'000;
