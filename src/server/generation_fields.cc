@@ -268,7 +268,9 @@ GenerationFields read_generation_fields(FieldReader& reader, const ServedModel& 
     fields.truncate_prompt_tokens = static_cast<int>(*keep);
   }
   fields.truncate_right = reader.word("truncation_side", {"left", "right"}) == "right";
-  fields.grammar = read_structured_output(reader);
+  StructuredOutput structured = read_structured_output(reader);
+  fields.grammar = std::move(structured.grammar);
+  fields.grammar_field = std::move(structured.field);
   if (const auto budget =
           reader.integer("thinking_token_budget", 0, std::numeric_limits<int>::max())) {
     fields.thinking_token_budget = static_cast<int>(*budget);

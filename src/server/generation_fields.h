@@ -47,6 +47,7 @@ struct GenerationFields {
   std::string cache_salt;
   Deadlines deadlines;                   // from the arrival of the request
   std::optional<GrammarSource> grammar;  // of the answer
+  std::string grammar_field;             // that demanded it
   bool grammar_lets_talk = false;        // it demands nothing before the first call of a tool
   bool thoughts_first = false;           // the grammar holds from behind the thoughts on
   std::string request_id;

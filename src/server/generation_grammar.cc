@@ -33,7 +33,10 @@ void GenerationJob::take_grammar(const GrammarCompiler::Compiled& grammar) {
       done_ = true;
       Refusal refusal;
       if (grammar.error().code() == StatusCode::kUnavailable) refusal.code = kCodeMemoryExhausted;
-      return send_error(*exchange, error_from(grammar.error(), refusal));
+      ApiError error = error_from(grammar.error(), refusal);
+      if (error.status == 400) error.param = setup_.fields.grammar_field;
+      error.malformed = true;
+      return send_error(*exchange, error);
     }
     grammar_ = *grammar;
     std::unique_ptr<TokenConstraint> constraint = (*grammar)->begin();

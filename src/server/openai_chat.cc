@@ -88,6 +88,7 @@ void force_call(FieldReader& reader, const ServedModel& model, ChatRequest& requ
   Result<GrammarSource> grammar = grammar_for_tools(schemas, choice, *format, *model.tokenizer);
   if (!grammar) return reader.fail("tools", grammar.error().message());
   request.fields.grammar = *std::move(grammar);
+  request.fields.grammar_field = "tools";
 }
 
 // tool_choice "auto": the model calls or answers. Where calls of strict tools must validate, or the
@@ -114,6 +115,7 @@ void allow_calls(FieldReader& reader, const ServedModel& model, ChatRequest& req
   Result<GrammarSource> both = grammar_for_tools(schemas, choice, *format, *model.tokenizer);
   if (!both) return reader.fail("tools", both.error().message());
   request.fields.grammar_lets_talk = choice.other == OtherAnswer::kText;
+  if (!grammar) request.fields.grammar_field = "tools";
   grammar = *std::move(both);
 }
 

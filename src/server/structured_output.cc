@@ -24,12 +24,12 @@ class StructuredOutputReader {
  public:
   explicit StructuredOutputReader(FieldReader& reader) : reader_(reader) {}
 
-  std::optional<GrammarSource> read() {
+  StructuredOutput read() {
     read_response_format();
     read_structured_outputs();
     read_guided();
     if (whitespace_ && source_) source_->whitespace = *whitespace_;
-    return std::move(source_);
+    return {std::move(source_), std::move(name_)};
   }
 
  private:
@@ -222,7 +222,7 @@ class StructuredOutputReader {
 
 }  // namespace
 
-std::optional<GrammarSource> read_structured_output(FieldReader& reader) {
+StructuredOutput read_structured_output(FieldReader& reader) {
   return StructuredOutputReader(reader).read();
 }
 

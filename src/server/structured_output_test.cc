@@ -182,6 +182,23 @@ TEST_F(StructuredOutputTest, NamesTheKeywordThatCouldNotBeEnforced) {
   EXPECT_THAT(response.body, HasSubstr("BadRequestError"));
 }
 
+TEST_F(StructuredOutputTest, NamesTheFieldWhoseGrammarDoesNotCompile) {
+  syntax_.tools = ToolSyntax::kHermes;
+  start();
+  const std::string tool = R"({"type":"function","function":{"name":"f","parameters":{"not":{}})";
+  const std::string schema = R"({"type":"json_schema","json_schema":{"schema":{"not":{}}}})";
+  for (const auto& [extra, param] : std::vector<std::pair<std::string, std::string>>{
+           {R"("response_format":)" + schema, "response_format"},
+           {R"("structured_outputs":{"regex":"("})", "structured_outputs"},
+           {R"("guided_json":{"not":{}})", "guided_json"},
+           {R"("tool_choice":"required","tools":[)" + tool + "}}]", "tools"},
+           {R"("tools":[)" + tool + R"(,"strict":true}}])", "tools"}}) {
+    const ClientResponse response = chat(extra);
+    EXPECT_EQ(response.status, 400) << response.body;
+    EXPECT_EQ(response.json().at("error").at("param"), param.c_str()) << response.body;
+  }
+}
+
 TEST_F(StructuredOutputTest, SaysOfOneOfWhatClientsCanDo) {
   start();
   const ClientResponse response =
