@@ -2,9 +2,13 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <future>
+#include <thread>
 
 #include "base/log.h"
 #include "cli.h"
@@ -117,7 +121,7 @@ ServedModel served_model(const Arguments& arguments, const ModelBundle& bundle,
   return model;
 }
 
-// SIGINT and SIGTERM, blocked in every thread and waited for in one.
+// SIGINT and SIGTERM, blocked in every thread that is started from here on.
 sigset_t block_shutdown_signals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -127,6 +131,33 @@ sigset_t block_shutdown_signals() {
   signal(SIGPIPE, SIG_IGN);
   return signals;
 }
+
+// Where SIGINT and SIGTERM arrive. They end the process at once while it loads, for that may take
+// longer than whoever asks is ready to wait; once it serves they wake wait().
+class ShutdownSignal {
+ public:
+  ShutdownSignal() {
+    std::thread([state = state_, signals = block_shutdown_signals()] {
+      int caught = 0;
+      sigwait(&signals, &caught);
+      if (!state->serving) {
+        LOG(kInfo, "asked to end while loading");
+        std::_Exit(0);
+      }
+      state->asked.set_value();
+    }).detach();
+  }
+
+  void set_serving() { state_->serving = true; }
+  void wait() { state_->asked.get_future().wait(); }
+
+ private:
+  struct State {
+    std::atomic<bool> serving = false;
+    std::promise<void> asked;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();  // the thread may outlive us
+};
 
 struct Loaded {
   OpenModel open;
@@ -172,7 +203,7 @@ Result<Loaded> load(const Arguments& arguments, LoadProgress progress) {
 
 Status run(Arguments arguments) {
   set_log_level(LogLevel::kInfo);
-  const sigset_t signals = block_shutdown_signals();
+  ShutdownSignal shutdown;
   for (const char* variable : {"KUN_API_KEY", "VLLM_API_KEY"}) {
     const char* key = std::getenv(variable);
     if (key != nullptr && *key != '\0') arguments.server.api_keys.emplace_back(key);
@@ -194,13 +225,13 @@ Status run(Arguments arguments) {
   ASSIGN_OR_RETURN(const Loaded loaded, load(arguments, progress));
   ServedModel model = served_model(arguments, *loaded.open.bundle, loaded.setup);
   const std::string name = model.names.front();
+  shutdown.set_serving();
   server->set_model(std::move(model));
   const std::string& uds = arguments.server.uds;
   LOG(kInfo,
       fmt::format("serving {} on {}", name,
                   uds.empty() ? fmt::format("{}:{}", arguments.server.host, server->port()) : uds));
-  int caught = 0;
-  sigwait(&signals, &caught);
+  shutdown.wait();
   LOG(kInfo, "shutting down: finishing running requests, refusing new ones");
   loaded.setup.engine->drain();
   if (!server->drain(std::chrono::seconds(arguments.shutdown_timeout_seconds))) {
@@ -210,14 +241,22 @@ Status run(Arguments arguments) {
   return {};
 }
 
+// An unset variable of a shell: an empty key, say, would open the server to everybody.
+CLI::Validator not_empty() {
+  return {[](const std::string& text) { return std::string(text.empty() ? "it is empty" : ""); },
+          ""};
+}
+
 void add_server_flags(CLI::App& command, Arguments& a) {
   command.add_option("--host", a.server.host, "address to listen on")->capture_default_str();
   command.add_option("--port", a.server.port, "port to listen on (0: any)")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   command.add_option("--uds", a.server.uds, "listen on this unix socket instead");
-  command.add_option("--api-key", a.server.api_keys,
-                     "require one of these keys (also KUN_API_KEY, VLLM_API_KEY)");
+  command
+      .add_option("--api-key", a.server.api_keys,
+                  "require one of these keys (also KUN_API_KEY, VLLM_API_KEY)")
+      ->check(not_empty());
   command.add_option("--ssl-keyfile", a.server.tls.key_file, "TLS private key (PEM)");
   command.add_option("--ssl-certfile", a.server.tls.certificate_file,
                      "TLS certificate chain (PEM)");
@@ -248,7 +287,8 @@ void add_server_flags(CLI::App& command, Arguments& a) {
 }
 
 void add_model_flags(CLI::App& command, Arguments& a) {
-  command.add_option("--served-model-name", a.served_names, "names that clients may use");
+  command.add_option("--served-model-name", a.served_names, "names that clients may use")
+      ->check(not_empty());
   command
       .add_option("--max-model-len", a.max_model_len,
                   "longest context: 4096, 32k, 32K, auto (the model's own)")

@@ -118,6 +118,9 @@ class HttpListener::Impl {
 };
 
 Status HttpListener::Impl::open() {
+  if (options_.tls.certificate_file.empty() && !options_.tls.key_file.empty()) {
+    return invalid_argument("a TLS key is of no use without its certificate");
+  }
   if (!options_.tls.certificate_file.empty()) {
     ASSIGN_OR_RETURN(tls_, open_tls(options_.tls));
   }
