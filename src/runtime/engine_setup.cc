@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/log.h"
 #include "executor/draft_model.h"
 #include "executor/local_executor.h"
 #include "executor/memory_budget.h"
@@ -45,9 +46,17 @@ std::int64_t cache_bytes(const KvLayout& layout, const std::vector<int>& block_c
 // than as many full contexts as may run at once could use.
 Result<std::int64_t> cache_budget(const KvLayout& layout, const EngineSettings& settings,
                                   int context_length) {
-  if (settings.kv_cache_bytes > 0) return settings.kv_cache_bytes;
-  ASSIGN_OR_RETURN(const MemoryBudget memory, read_memory_budget());
-  const auto share = static_cast<std::int64_t>(static_cast<double>(memory.available_bytes) *
+  const Result<MemoryBudget> memory = read_memory_budget();
+  if (settings.kv_cache_bytes > 0) {
+    if (memory && settings.kv_cache_bytes > memory->available_bytes) {
+      LOG(kWarning, fmt::format("a KV cache of {} MiB is more than the {} MiB that are free: the "
+                                "system may end the process when it fills",
+                                settings.kv_cache_bytes >> 20, memory->available_bytes >> 20));
+    }
+    return settings.kv_cache_bytes;
+  }
+  if (!memory) return memory.error();
+  const auto share = static_cast<std::int64_t>(static_cast<double>(memory->available_bytes) *
                                                settings.memory_share);
   std::int64_t block_length = 1;
   for (const KvGroup& group : layout.groups) {
