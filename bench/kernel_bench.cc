@@ -332,19 +332,16 @@ void write_json(const KernelBench& bench, std::ostream& out) {
   out << "]}\n";
 }
 
-Status write_svg(const KernelBench& bench, const std::string& path) {
+void write_svg(const KernelBench& bench, std::ostream& out) {
   std::vector<RooflinePoint> points;
   for (const Row& row : bench.rows()) {
     points.push_back({row.name, row.operations / row.bytes, row.operations / row.seconds});
   }
-  std::ofstream file(path);
   const Probes& probes = bench.first();
   write_roofline_svg(
       fmt::format("Kun's {} kernels, {} threads", bench.kernels().name, bench.thread_count()),
       probes.memory, {{"int8", probes.int8}, {"bf16", probes.bf16}, {"f32", probes.f32}}, points,
-      file);
-  if (!file.flush()) return invalid_argument(fmt::format("cannot write the picture to {}", path));
-  return {};
+      out);
 }
 
 }  // namespace
@@ -360,9 +357,14 @@ Status run_kernel_bench(const KernelBenchOptions& options, std::ostream& out) {
                                         options.thread_count));
   }
   const int threads = options.thread_count > 0 ? options.thread_count : usable_cpu_count();
+  std::ofstream picture;
+  if (!options.svg.empty()) picture.open(options.svg);
   KernelBench bench(*chosen, threads, options.seconds_per_row, options.filter);
-  bench.run();
-  if (!options.svg.empty()) RETURN_IF_ERROR(write_svg(bench, options.svg));
+  if (picture) bench.run();
+  if (!options.svg.empty()) write_svg(bench, picture);
+  if (!picture.flush()) {
+    return invalid_argument(fmt::format("cannot write the picture to {}", options.svg));
+  }
   if (options.json) {
     write_json(bench, out);
   } else {

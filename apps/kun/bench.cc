@@ -1,6 +1,7 @@
 // kun bench: latency, throughput, serve, kernels, tokenizer.
 #include <iostream>
 
+#include "backends/cpu/cpu_device.h"
 #include "bench_offline.h"
 #include "bench_serve.h"
 #include "bench_tokenizer.h"
@@ -90,7 +91,8 @@ void add_serve(CLI::App& bench, Action& action) {
 void add_kernels(CLI::App& bench, Action& action) {
   auto* command = bench.add_subcommand("kernels", "Kernels beside this machine's roofline");
   auto options = std::make_shared<KernelBenchOptions>();
-  command->add_option("--kernels", options->kernels, "kernel table (default: the best)");
+  command->add_option("--kernels", options->kernels, "kernel table (default: the best)")
+      ->check(CLI::IsMember(cpu_kernel_names()));
   command->add_option("--threads", options->thread_count, "compute threads (0: one per core)")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -113,6 +115,9 @@ Result<std::string> read_text(const std::string& path) {
     if (text.size() > kTextBytesMax) {
       return invalid_argument(fmt::format("{} holds more than 1 GiB of text", path));
     }
+  }
+  if (in.bad()) {  // a folder, for one, opens and cannot be read
+    return invalid_argument(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
   }
   return text;
 }

@@ -4,6 +4,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <exception>
 #include <string_view>
 
 namespace kun {
@@ -50,7 +51,7 @@ Result<std::vector<std::string>> read_config(const std::string& path,
       if (is_given(given, flag)) continue;
       for (std::string& word : words_of(flag, entry.second)) words.push_back(std::move(word));
     }
-  } catch (const YAML::Exception& error) {
+  } catch (const std::exception& error) {  // yaml-cpp's own, and what its stream throws
     return invalid_argument(fmt::format("{} cannot be read: {}", path, error.what()));
   }
   // "kun serve --config FILE": the model may be named in the file alone.

@@ -75,12 +75,11 @@ std::int64_t cache_bytes(const KvLayout& layout, int context) {
   return bytes;
 }
 
-Status print_cache_plan(const Checkpoint& checkpoint, const Arguments& arguments) {
-  ASSIGN_OR_RETURN(const auto wanted, parse_cache_dtype(arguments.device.kv_cache_dtype));
-  const auto layout = plan_kv_layout(checkpoint, wanted.value_or(DType::kBF16));
+void print_cache_plan(const Checkpoint& checkpoint, const Arguments& arguments, DType dtype) {
+  const auto layout = plan_kv_layout(checkpoint, dtype);
   if (!layout) {  // what can be told is still worth telling
     fmt::print("KV cache       {}\n", layout.error().message());
-    return {};
+    return;
   }
   fmt::print("KV cache       {:.1f} KiB a token; {} users with {} tokens: {:.1f} MiB\n",
              layout->token_bytes() / 1024.0, arguments.users, arguments.context,
@@ -88,7 +87,6 @@ Status print_cache_plan(const Checkpoint& checkpoint, const Arguments& arguments
   for (const KvGroup& group : layout->groups) {
     for (const KvPlane& plane : group.planes) print_plane(group, plane);
   }
-  return {};
 }
 
 // A row for each form that weights may take: what they need, and what bounds a token's time.
@@ -140,6 +138,7 @@ Result<std::unique_ptr<Checkpoint>> open_for_plan(const std::string& path) {
 }
 
 Status run(const Arguments& arguments) {
+  ASSIGN_OR_RETURN(const auto cache_dtype, parse_cache_dtype(arguments.device.kv_cache_dtype));
   ASSIGN_OR_RETURN(const std::string path, resolve_model(arguments.model));
   ASSIGN_OR_RETURN(const auto checkpoint, open_for_plan(path));
   const std::vector<StoredTensor> tensors = checkpoint->tensors();
@@ -153,7 +152,7 @@ Status run(const Arguments& arguments) {
     print_formats(tensors);
   }
   RETURN_IF_ERROR(print_weight_plans(*checkpoint, arguments));
-  RETURN_IF_ERROR(print_cache_plan(*checkpoint, arguments));
+  print_cache_plan(*checkpoint, arguments, cache_dtype.value_or(DType::kBF16));
   if (arguments.predict) {
     ASSIGN_OR_RETURN(const auto device, open_device(arguments.device));
     RETURN_IF_ERROR(print_prediction(*checkpoint, *device,
@@ -188,8 +187,10 @@ void add_inspect_command(CLI::App& app, Action& action) {
   command->add_option("--prompt-len", arguments->prompt, "tokens of the prompt in the prediction")
       ->check(CLI::Range(1, 8192))
       ->capture_default_str();
-  command->add_option("--kernels", arguments->device.kernels,
-                      "kernel table of the plans and the prediction (default: the best here)");
+  command
+      ->add_option("--kernels", arguments->device.kernels,
+                   "kernel table of the plans and the prediction (default: the best here)")
+      ->check(CLI::IsMember(cpu_kernel_names()));
   command->add_option("--threads", arguments->device.threads, "threads of the prediction (0: all)")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

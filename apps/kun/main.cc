@@ -17,6 +17,13 @@ int failed(const kun::Status& status) {
   return status.code() == kun::StatusCode::kInvalidArgument ? 2 : 1;
 }
 
+// What is wrong with the command line. A word that nobody knows explains why others are missing.
+std::string objection(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> unknown = app.remaining(true);
+  if (unknown.empty()) return error.what();
+  return fmt::format("'{}' is no command or flag here", unknown.front());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -43,7 +50,7 @@ int main(int argc, char** argv) {
     app.parse(*arguments);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return failed(kun::invalid_argument(fmt::format("{}; see --help", error.what())));
+    return failed(kun::invalid_argument(fmt::format("{}; see --help", objection(app, error))));
   }
   const kun::Status status = action();
   return status.ok() ? 0 : failed(status);

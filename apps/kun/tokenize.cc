@@ -35,6 +35,12 @@ Status run(const Arguments& arguments) {
   }
   const Tokenizer& tokenizer = *bundle->tokenizer;
   if (!arguments.decode.empty()) {
+    for (const Token id : arguments.decode) {
+      if (id < 0 || id >= tokenizer.vocabulary_size()) {
+        return invalid_argument(fmt::format("token id {} is outside the vocabulary of {}", id,
+                                            tokenizer.vocabulary_size()));
+      }
+    }
     fmt::print("{}\n", tokenizer.decode(arguments.decode, arguments.no_special));
     return {};
   }
@@ -66,18 +72,19 @@ void add_tokenize_command(CLI::App& app, Action& action) {
       ->add_option("model", arguments->model,
                    "GGUF file, Hugging Face folder or the name of a pulled model")
       ->required();
-  auto* prompt = command->add_option("--prompt", arguments->prompt, "text to encode (-: stdin)");
-  auto* messages = command->add_option("--messages", arguments->messages_path,
-                                       "file with a JSON array of chat messages (-: stdin)");
-  auto* decode =
-      command->add_option("--decode", arguments->decode, "ids to decode: 1,2,3")->delimiter(',');
-  prompt->excludes(messages)->excludes(decode);
-  messages->excludes(decode);
+  auto* input = command->add_option_group("input");
+  input->add_option("--prompt", arguments->prompt, "text to encode (-: stdin)");
+  auto* messages = input->add_option("--messages", arguments->messages_path,
+                                     "file with a JSON array of chat messages (-: stdin)");
+  input->add_option("--decode", arguments->decode, "ids to decode: 1,2,3")->delimiter(',');
+  input->require_option(1);
   command->add_flag("--no-special-tokens", arguments->no_special,
                     "add no BOS when encoding, drop special tokens when decoding");
   command->add_flag("--pieces", arguments->pieces, "print one id and its spelling a line");
-  command->add_flag("--render-only", arguments->render_only,
-                    "with --messages: print the rendered prompt instead of ids");
+  command
+      ->add_flag("--render-only", arguments->render_only,
+                 "with --messages: print the rendered prompt instead of ids")
+      ->needs(messages);
   command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
 }
 

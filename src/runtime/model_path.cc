@@ -25,6 +25,7 @@ std::filesystem::path only_gguf_in(const std::filesystem::path& folder) {
 
 Result<std::string> resolve_model(const std::string& model) {
   std::error_code error;
+  if (model.empty()) return invalid_argument("the name of the model is empty");
   if (model.starts_with("script:")) return model;
   if (std::filesystem::exists(model, error)) return model;
   const std::filesystem::path pulled = kun_home() / "models" / model;
