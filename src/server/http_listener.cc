@@ -65,16 +65,6 @@ Result<std::unique_ptr<asio::ssl::context>> open_tls(const TlsOptions& options) 
   const std::string& key = options.key_file.empty() ? options.certificate_file : options.key_file;
   tls->use_private_key_file(key, asio::ssl::context::pem, error);
   if (error) return failed("the TLS key", key);
-  if (!options.ca_file.empty()) {
-    tls->load_verify_file(options.ca_file, error);
-    if (error) return failed("the CA certificates", options.ca_file);
-    const auto mode = options.require_client_certificate
-                          ? asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert
-                          : asio::ssl::verify_peer;
-    tls->set_verify_mode(mode, error);
-  } else if (options.require_client_certificate) {
-    return invalid_argument("client certificates cannot be required without CA certificates");
-  }
   return tls;
 }
 

@@ -44,9 +44,7 @@ class HttpHandler {
 
 struct TlsOptions {
   std::string certificate_file;  // PEM chain; TLS is on when this is set
-  std::string key_file;
-  std::string ca_file;                      // to verify clients against
-  bool require_client_certificate = false;  // needs ca_file
+  std::string key_file;          // empty: the key is in certificate_file
 };
 
 struct ListenerOptions {
