@@ -358,6 +358,15 @@ void add_engine_flags(CLI::App& command, Arguments& a) {
   command.add_option("--trace", a.engine.trace_path, "write every step's plan to this file");
 }
 
+// They ask for what is the case anyway: no code comes with a model, nothing is captured in graphs,
+// prompts are cut, and calls are found wherever the model makes them.
+void add_flags_without_effect(CLI::App& command) {
+  for (const char* name : {"--trust-remote-code", "--enforce-eager", "--enable-chunked-prefill",
+                           "--enable-auto-tool-choice"}) {
+    command.add_flag(name)->group("vLLM's, without effect here");
+  }
+}
+
 }  // namespace
 
 OpenModelToServe add_serve_model_flags(CLI::App& command) {
@@ -388,6 +397,7 @@ void add_serve_command(CLI::App& app, Action& action) {
   add_overload_flags(*command, arguments->overload);
   add_model_flags(*command, *arguments);
   add_engine_flags(*command, *arguments);
+  add_flags_without_effect(*command);
   // Replaced by the file's flags before the command line is parsed; here for --help alone.
   command->add_option("--config", "YAML file with flags: host: 0.0.0.0")->type_name("FILE");
   command->footer("Limits:\n" + describe(arguments->server.limits));

@@ -89,6 +89,9 @@ def tests():
             which, "info device: ", "--trace", "nobody-reads")
         yield f"{which.name} while serving", lambda which=which: test_signal(
             which, "info serving ")
+    yield "vLLM's flags without effect", lambda: test_signal(
+        signal.SIGTERM, "info serving ", "--trust-remote-code", "--enforce-eager",
+        "--enable-chunked-prefill", "--enable-auto-tool-choice")
 
 
 def main():
