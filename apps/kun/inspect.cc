@@ -38,10 +38,8 @@ void print_formats(const std::vector<StoredTensor>& tensors) {
   std::map<std::string, Totals> by_format;
   Totals all;
   for (const StoredTensor& tensor : tensors) {
-    std::int64_t parameters = 1;
-    for (const std::int64_t dim : tensor.shape) parameters *= dim;
     for (Totals* totals : {&by_format[tensor.format], &all}) {
-      totals->parameters += parameters;
+      totals->parameters += tensor.parameters;
       totals->bytes += tensor.bytes;
     }
   }
@@ -143,8 +141,10 @@ Status run(const Arguments& arguments) {
   ASSIGN_OR_RETURN(const auto checkpoint, open_for_plan(path));
   const std::vector<StoredTensor> tensors = checkpoint->tensors();
   fmt::print("path           {}\n", path);
-  fmt::print("format         {}\n",
-             checkpoint->kind() == CheckpointKind::kGguf ? "GGUF" : "Hugging Face");
+  const bool gguf = checkpoint->kind() == CheckpointKind::kGguf;
+  const std::string_view quantization = gguf ? "" : checkpoint->quantization();
+  fmt::print("format         {}{}{}\n", gguf ? "GGUF" : "Hugging Face",
+             quantization.empty() ? "" : ", quantized with ", quantization);
   fmt::print("architecture   {}\n", checkpoint->config().architecture());
   if (tensors.empty()) {
     fmt::print("parameters     not here: planned as if all were stored as bfloat16\n");

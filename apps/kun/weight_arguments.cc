@@ -8,6 +8,7 @@
 
 #include "base/kun_home.h"
 #include "cli.h"
+#include "runtime/quantization_name.h"
 
 namespace kun {
 namespace {
@@ -23,35 +24,11 @@ constexpr std::array kFormats{
     Name{"int4", WeightTarget::kInt4},
 };
 
-// vLLM's names: those of checkpoint formats, which the files announce themselves, and those that
-// quantize while loading, for which we have an equal or a near relation. "fp8" is both.
-constexpr std::array kQuantizations{
-    Name{"awq", WeightTarget::kAuto},
-    Name{"awq_marlin", WeightTarget::kAuto},
-    Name{"gptq", WeightTarget::kAuto},
-    Name{"gptq_marlin", WeightTarget::kAuto},
-    Name{"compressed-tensors", WeightTarget::kAuto},
-    Name{"gguf", WeightTarget::kAuto},
-    Name{"deepseek_v4_fp8", WeightTarget::kAuto},
-    Name{"experts_int8", WeightTarget::kInt8},
-    Name{"int8", WeightTarget::kInt8},
-    Name{"int4", WeightTarget::kInt4},
-    Name{"bitsandbytes", WeightTarget::kInt4},
-};
-
 template <std::size_t count>
 std::vector<std::string> names_of(const std::array<Name, count>& table) {
   std::vector<std::string> out;
   for (const Name& row : table) out.emplace_back(row.name);
   return out;
-}
-
-// FP8 files as they are; others in the 8 bits that processors multiply.
-Result<WeightTarget> fp8_target(const ModelArguments& arguments) {
-  ASSIGN_OR_RETURN(const std::string path, resolve_model(arguments.model));
-  ASSIGN_OR_RETURN(const auto checkpoint, open_checkpoint(path));
-  return checkpoint->config().has("quantization_config") ? WeightTarget::kAuto
-                                                         : WeightTarget::kInt8;
 }
 
 }  // namespace
@@ -65,7 +42,7 @@ void add_weight_arguments(CLI::App& command, ModelArguments& arguments) {
       ->capture_default_str();
   command.add_option(
       "--quantization,-q", arguments.quantization,
-      fmt::format("vLLM's names for the same: fp8, {}", fmt::join(names_of(kQuantizations), ", ")));
+      fmt::format("vLLM's names for the same: {}", fmt::join(quantization_names(), ", ")));
   command
       .add_option("--weights-cache", arguments.weights_cache,
                   "folder that keeps converted weights for the next start; auto: "
@@ -82,13 +59,10 @@ Result<WeightTarget> weight_target(const ModelArguments& arguments) {
   if (target != WeightTarget::kAuto) {
     return invalid_argument("give --weight-format or --quantization, not both");
   }
-  if (arguments.quantization == "fp8") return fp8_target(arguments);
-  for (const Name& row : kQuantizations) {
-    if (row.name == arguments.quantization) return row.target;
-  }
-  return invalid_argument(fmt::format("--quantization {} is not supported; supported are fp8, {}",
-                                      arguments.quantization,
-                                      fmt::join(names_of(kQuantizations), ", ")));
+  RETURN_IF_ERROR(check_quantization_name(arguments.quantization));
+  ASSIGN_OR_RETURN(const std::string path, resolve_model(arguments.model));
+  ASSIGN_OR_RETURN(const auto checkpoint, open_checkpoint(path));
+  return target_of_quantization(arguments.quantization, *checkpoint);
 }
 
 Result<std::string> packed_cache_folder(const ModelArguments& arguments) {

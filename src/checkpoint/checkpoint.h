@@ -37,6 +37,7 @@ struct StoredTensor {
   std::string format;               // "Q4_K", "BF16"
   std::vector<std::int64_t> shape;  // the contiguous axis last
   std::uint64_t bytes = 0;
+  std::int64_t parameters = 0;  // weights of the model in it: none in scales of quantized ones
 };
 
 class Checkpoint {
@@ -51,6 +52,10 @@ class Checkpoint {
   // The RoPE layout that q_proj and k_proj of this file are stored for: pairs (2i, 2i + 1) if true,
   // (i, i + head_dim / 2) if false.
   virtual bool rope_interleaved() const = 0;
+
+  // What the weights were quantized with, by the name that files and vLLM use: "gptq", "fp8",
+  // "gguf" for all of that kind; empty: with nothing.
+  virtual std::string_view quantization() const { return {}; }
 
   // The GGUF file whose metadata holds tokenizer and template; nullptr for other kinds.
   virtual const GgufFile* gguf() const = 0;

@@ -155,13 +155,19 @@ const ConfigValue* Config::find(std::string_view key) const {
 }
 
 std::vector<std::string> Config::objects_in(std::string_view path) const {
+  std::vector<std::string> out = objects_below(path);
+  std::erase_if(out, [](const std::string& name) { return name.find('.') != std::string::npos; });
+  return out;
+}
+
+std::vector<std::string> Config::objects_below(std::string_view path) const {
   const std::string prefix = std::string(path) + ".";
   std::vector<std::string> out;
   for (auto at = values_.lower_bound(prefix); at != values_.end() && at->first.starts_with(prefix);
        ++at) {
-    const std::string name = at->first.substr(prefix.size());
-    const bool direct = name.find('.') == std::string::npos;
-    if (direct && std::holds_alternative<ConfigOther>(at->second)) out.push_back(name);
+    if (std::holds_alternative<ConfigOther>(at->second)) {
+      out.push_back(at->first.substr(prefix.size()));
+    }
   }
   return out;
 }

@@ -44,6 +44,8 @@ class Config {
   const ConfigValue* find(std::string_view key) const;
   // The keys of the object at `path` that hold objects themselves, in order.
   std::vector<std::string> objects_in(std::string_view path) const;
+  // All objects below `path`, by what follows it. Dots in keys and between them look the same.
+  std::vector<std::string> objects_below(std::string_view path) const;
   void set(std::string key, ConfigValue value) { values_[std::move(key)] = std::move(value); }
   void erase(std::string_view key);
 

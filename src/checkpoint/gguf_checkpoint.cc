@@ -37,6 +37,7 @@ class GgufCheckpoint final : public Checkpoint {
     const std::string name = config_.architecture();
     return name == "LlamaForCausalLM" || name.starts_with("Deepseek");
   }
+  std::string_view quantization() const override { return "gguf"; }
   const GgufFile* gguf() const override { return &parts_.front(); }
   bool has(std::string_view name) const override { return locate(name).has_value(); }
   using Checkpoint::matrix;
@@ -198,6 +199,8 @@ std::vector<StoredTensor> GgufCheckpoint::tensors() const {
         stored.shape.push_back(tensor.dims[static_cast<std::size_t>(i)]);
       }
       stored.bytes = tensor.data.size();
+      stored.parameters = 1;
+      for (const std::int64_t dim : stored.shape) stored.parameters *= dim;
       out.push_back(std::move(stored));
     }
   }

@@ -53,6 +53,7 @@ class HuggingFaceCheckpoint final : public Checkpoint {
   const GenerationDefaults& generation_defaults() const override { return defaults_; }
   // Only latent attention (DeepSeek V2 and later) rotates neighbours in these files.
   bool rope_interleaved() const override { return config_.has("kv_lora_rank"); }
+  std::string_view quantization() const override { return quantization_.method_name; }
   const GgufFile* gguf() const override { return nullptr; }
   bool has(std::string_view name) const override {
     return tensors_.contains(name) || has_quantized_parts(tensors_, name);
@@ -212,7 +213,8 @@ std::vector<StoredTensor> HuggingFaceCheckpoint::tensors() const {
   std::vector<StoredTensor> out;
   for (const auto& [file_name, file] : files_) {
     for (const SafetensorsTensor& tensor : file.tensors()) {
-      out.push_back({tensor.name, std::string(tensor.dtype), tensor.shape, tensor.data.size()});
+      out.push_back({tensor.name, std::string(tensor.dtype), tensor.shape, tensor.data.size(),
+                     parameter_count(tensors_, quantization_, tensor)});
     }
   }
   return out;

@@ -63,6 +63,17 @@ class Keys {
   std::string prefix_;
 };
 
+// GPTQModel's rules for layers by regular expressions: "-:" leaves them as they were, which their
+// tensors show; any other sets them apart.
+void check_dynamic(Keys& keys) {
+  for (const std::string& rule : keys.config().objects_below(keys.path("dynamic"))) {
+    if (rule.starts_with("-:")) continue;
+    return keys.fail("dynamic", fmt::format("overrides the settings of single layers by {}, which "
+                                            "is not supported",
+                                            show_name(rule)));
+  }
+}
+
 void read_gptq(Keys& keys, Quantization& out) {
   QuantScheme scheme;
   std::string format;
@@ -70,11 +81,10 @@ void read_gptq(Keys& keys, Quantization& out) {
   keys.read_group("group_size", 128, scheme);
   keys.read("desc_act", scheme.needs_group_index, false);
   keys.read("sym", scheme.symmetric, true);
-  keys.read("checkpoint_format", format, std::string("gptq"));
-  keys.expect("checkpoint_format", format, std::array<std::string_view, 2>{"gptq", "gptq_v2"});
-  if (!keys.config().objects_in(keys.path("dynamic")).empty()) {
-    keys.fail("dynamic", "overrides the settings of single layers, which is not supported");
-  }
+  const char* format_key = keys.has("checkpoint_format") ? "checkpoint_format" : "format";
+  keys.read(format_key, format, std::string("gptq"));
+  keys.expect(format_key, format, std::array<std::string_view, 2>{"gptq", "gptq_v2"});
+  check_dynamic(keys);
   out.stored_zero_offset = format == "gptq" ? 1 : 0;
   out.schemes.push_back(scheme);
 }

@@ -451,4 +451,32 @@ Result<WeightView> quantized_matrix(const SafetensorsMap& tensors, const Quantiz
   return reader.codes();
 }
 
+std::int64_t parameter_count(const SafetensorsMap& tensors, const Quantization& quantization,
+                             const SafetensorsTensor& tensor) {
+  std::int64_t elements = 1;
+  for (const std::int64_t dim : tensor.shape) elements *= dim;
+  const std::size_t dot = tensor.name.rfind('.');
+  if (quantization.schemes.empty() || dot == std::string::npos) return elements;
+  const std::string stem = tensor.name.substr(0, dot);
+  const std::string_view suffix = std::string_view(tensor.name).substr(dot + 1);
+  const auto dtype_of = [&](std::string_view part) {
+    const auto found = tensors.find(fmt::format("{}.{}", stem, part));
+    return found == tensors.end() ? std::string_view() : std::string_view(found->second->dtype);
+  };
+  if (suffix == "qweight") return elements * (32 / quantization.schemes.front().bits);
+  if (suffix == "weight_packed") {
+    if (tensor.dtype == "U8") return elements * 2;
+    const bool eight = std::ranges::all_of(
+        quantization.schemes, [](const QuantScheme& scheme) { return scheme.bits == 8; });
+    return elements * (eight ? 4 : 8);
+  }
+  if (suffix == "weight") {
+    const bool bytes = tensor.dtype == "I8" || tensor.dtype == "U8";
+    return elements * (bytes && dtype_of("scale") == "F8_E8M0" ? 2 : 1);
+  }
+  const bool belongs = !dtype_of("qweight").empty() || !dtype_of("weight_packed").empty() ||
+                       is_code_dtype(dtype_of("weight"));
+  return belongs && suffix != "bias" ? 0 : elements;
+}
+
 }  // namespace kun

@@ -29,4 +29,9 @@ bool is_code_dtype(std::string_view dtype);
 Result<WeightView> quantized_matrix(const SafetensorsMap& tensors, const Quantization& quantization,
                                     const std::filesystem::path& path, std::string_view name);
 
+// The weights of the model that `tensor` holds: those behind its words, and none where it only says
+// what another tensor's codes mean.
+std::int64_t parameter_count(const SafetensorsMap& tensors, const Quantization& quantization,
+                             const SafetensorsTensor& tensor);
+
 }  // namespace kun

@@ -7,130 +7,12 @@
 
 #include <functional>
 
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/test_files.h"
+#include "checkpoint/test_quantized.h"
 
 namespace kun {
 namespace {
 
 using ::testing::HasSubstr;
-
-struct Part {
-  std::string dtype;
-  std::vector<std::int64_t> shape;
-  std::string bytes;
-};
-using Parts = std::map<std::string, Part>;
-
-template <class T>
-std::string raw(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-template <class T>
-Part part(const std::string& dtype, std::vector<std::int64_t> shape, const std::vector<T>& values) {
-  return {dtype, std::move(shape), raw(values)};
-}
-// F16 one, and powers of two around it.
-constexpr std::uint16_t kOne = 0x3C00;
-constexpr std::uint16_t kTwo = 0x4000;
-constexpr std::uint16_t kHalf = 0x3800;
-
-std::string file_of(const Parts& parts) {
-  std::string header = "{";
-  std::string data;
-  for (const auto& [name, part] : parts) {
-    if (header.size() > 1) header += ",";
-    header += "\"" + name + "\":{\"dtype\":\"" + part.dtype + "\",\"shape\":[";
-    for (std::size_t i = 0; i < part.shape.size(); ++i) {
-      header += (i > 0 ? "," : "") + std::to_string(part.shape[i]);
-    }
-    header += "],\"data_offsets\":[" + std::to_string(data.size()) + ",";
-    data += part.bytes;
-    header += std::to_string(data.size()) + "]}";
-  }
-  header += "}";
-  std::string out = safetensors_bytes(header, 0);
-  return out + data;
-}
-
-// A checkpoint folder with these tensors and this quantization_config.
-class Folder {
- public:
-  Folder(const std::string& quantization, const Parts& parts) {
-    folder_.write("config.json", R"({"quantization_config":)" + quantization + "}");
-    folder_.write("model.safetensors", file_of(parts));
-  }
-  Result<std::unique_ptr<Checkpoint>> open() const { return open_checkpoint(folder_.path()); }
-
- private:
-  TemporaryFolder folder_;
-};
-
-using Rows = std::vector<std::vector<float>>;
-
-Rows values_of(const WeightView& view) {
-  Rows out;
-  for (std::int64_t row = 0; row < view.rows; ++row) {
-    out.emplace_back(static_cast<std::size_t>(view.cols));
-    dequantize_row(view, row, out.back().data());
-  }
-  return out;
-}
-
-// The matrix "x.weight", or what is wrong with it.
-struct Outcome {
-  Rows rows;
-  std::string error = "no error";
-  WeightFormat format = WeightFormat::kF32;
-};
-Outcome read(const std::string& quantization, const Parts& parts) {
-  const Folder folder(quantization, parts);
-  const auto checkpoint = folder.open();
-  Outcome outcome;
-  if (!checkpoint.has_value()) {
-    outcome.error = checkpoint.error().message();
-    return outcome;
-  }
-  const auto view = (*checkpoint)->matrix("x.weight");
-  if (!view.has_value()) {
-    outcome.error = view.error().message();
-    return outcome;
-  }
-  EXPECT_TRUE((*checkpoint)->has("x.weight"));
-  outcome.rows = values_of(*view);
-  outcome.format = view->format;
-  for (std::int64_t row = 1; row < view->rows; ++row) {  // the same through a part of the view
-    EXPECT_EQ(values_of(view->slice_rows(row, 1)).front(),
-              outcome.rows[static_cast<std::size_t>(row)]);
-  }
-  return outcome;
-}
-
-const std::string kGptq =
-    R"({"quant_method":"gptq","bits":4,"group_size":8,"sym":false,"desc_act":false})";
-
-// 8 rows x 16 columns: code of (row, col) = (row + col) % 16, zero of (group, row) = row, scale of
-// group 0 is 1, of group 1 is 2.
-Parts gptq_parts() {
-  std::vector<std::uint32_t> words(2 * 8);
-  for (std::uint32_t col = 0; col < 16; ++col) {
-    for (std::uint32_t row = 0; row < 8; ++row) {
-      words[col / 8 * 8 + row] |= (row + col) % 16 << (col % 8 * 4);
-    }
-  }
-  const std::uint32_t zeros = 0x6543210FU;  // row - 1 for row 0..7: v1 stores one less
-  return {{"x.qweight", part("I32", {2, 8}, words)},
-          {"x.qzeros", part("I32", {2, 1}, std::vector<std::uint32_t>{zeros, zeros})},
-          {"x.scales", part("F16", {2, 8}, [] {
-             std::vector<std::uint16_t> scales(16, kOne);
-             std::fill(scales.begin() + 8, scales.end(), kTwo);
-             return scales;
-           }())}};
-}
-
-float gptq_value(int row, int col, int group) {
-  return static_cast<float>((row + col) % 16 - row) * (group == 0 ? 1.0F : 2.0F);
-}
 
 TEST(QuantizedTensors, ReadsGptqWordsAlongTheColumns) {
   const Outcome outcome = read(kGptq, gptq_parts());
@@ -142,6 +24,15 @@ TEST(QuantizedTensors, ReadsGptqWordsAlongTheColumns) {
                 gptq_value(row, col, col / 8))
           << row << " " << col;
     }
+  }
+}
+
+TEST(QuantizedTensors, ReadsAGroupThatEndsWithTheMatrix) {
+  const Outcome outcome =
+      read(R"({"quant_method":"gptq","bits":4,"group_size":12,"sym":false})", gptq_parts());
+  ASSERT_EQ(outcome.error, "no error");
+  for (int col = 0; col < 16; ++col) {
+    EXPECT_EQ(outcome.rows[3][static_cast<std::size_t>(col)], gptq_value(3, col, col / 12)) << col;
   }
 }
 
@@ -289,11 +180,6 @@ TEST(QuantizedTensors, ReadsFp4WithTheEvenColumnInTheLowNibble) {
               HasSubstr("tensor 'x.scale' has the shape [1, 2], it must be [1, 1]"));
 }
 
-std::string compressed(const std::string& format, const std::string& weights) {
-  return R"({"quant_method":"compressed-tensors","format":")" + format +
-         R"(","config_groups":{"group_0":{"targets":["Linear"],"weights":)" + weights + "}}}";
-}
-
 // 2 rows x 8 columns, codes 0..7 and 8..15; zeros 1 and 15.
 Parts packed_parts() {
   return {{"x.weight_packed",
@@ -317,6 +203,36 @@ TEST(QuantizedTensors, ReadsPackedCodesWithAndWithoutZeroPoints) {
       "pack-quantized", R"({"num_bits":4,"type":"int","symmetric":true,"strategy":"channel"})");
   EXPECT_EQ(read(symmetric, parts).rows,
             (Rows{{-8, -7, -6, -5, -4, -3, -2, -1}, {0, 2, 4, 6, 8, 10, 12, 14}}));
+}
+
+TEST(QuantizedTensors, ReadsPackedBytesWithZeroPointsInReorderedGroups) {
+  // 4 rows x 4 columns: code of (row, col) = 16 row + col; zeros 0..3 of group 0, 4..7 of group 1;
+  // columns 0 and 2 are in group 1, whose scale is 2.
+  std::vector<std::uint32_t> words;
+  for (std::uint32_t row = 0; row < 4; ++row) words.push_back(0x03020100U + row * 0x10101010U);
+  std::vector<std::uint16_t> scales;
+  for (int row = 0; row < 4; ++row) scales.insert(scales.end(), {kOne, kTwo});
+  const Parts parts{{"x.weight_packed", part("I32", {4, 1}, words)},
+                    {"x.weight_scale", part("F16", {4, 2}, scales)},
+                    {"x.weight_shape", part("I64", {2}, std::vector<std::int64_t>{4, 4})},
+                    {"x.weight_g_idx", part("I32", {4}, std::vector<std::int32_t>{1, 0, 1, 0})},
+                    {"x.weight_zero_point",
+                     part("I32", {1, 2}, std::vector<std::uint32_t>{0x03020100U, 0x07060504U})}};
+  const std::string settings = compressed(
+      "pack-quantized",
+      R"({"num_bits":8,"symmetric":false,"strategy":"group","group_size":2,"actorder":"group"})");
+  const Outcome outcome = read(settings, parts);
+  ASSERT_EQ(outcome.error, "no error");
+  EXPECT_EQ(outcome.format, WeightFormat::kRowInt8);
+  for (int row = 0; row < 4; ++row) {
+    for (int col = 0; col < 4; ++col) {
+      const bool second = col % 2 == 0;
+      const int zero = row + (second ? 4 : 0);
+      EXPECT_EQ(outcome.rows[static_cast<std::size_t>(row)][static_cast<std::size_t>(col)],
+                (second ? 2.0F : 1.0F) * static_cast<float>(16 * row + col - zero))
+          << row << " " << col;
+    }
+  }
 }
 
 TEST(QuantizedTensors, RefusesWhatDoesNotFitInCompressedTensors) {
@@ -391,57 +307,34 @@ TEST(QuantizedTensors, ReadsMxfp4WithScalesThatArePowersOfTwo) {
               HasSubstr("'x.weight_scale' has the shape [1], it must be [1, 1]"));
 }
 
+// What `kun inspect` adds up.
+TEST(QuantizedTensors, CountTheWeightsBehindTheirWords) {
+  const auto count = [](const std::string& quantization, Parts parts) {
+    parts["x.bias"] = part("F32", {3}, std::vector<float>(3));
+    parts["norm.weight"] = part("F32", {5}, std::vector<float>(5));
+    const Folder folder(quantization, parts);
+    const auto checkpoint = folder.open();
+    EXPECT_TRUE(checkpoint.has_value()) << checkpoint.error().message();
+    std::int64_t sum = -8;  // bias and norm
+    if (!checkpoint.has_value()) return sum;
+    for (const StoredTensor& tensor : (*checkpoint)->tensors()) sum += tensor.parameters;
+    return sum;
+  };
+  EXPECT_EQ(count(kGptq, gptq_parts()), 8 * 16);
+  EXPECT_EQ(count(kFp8, fp8_parts()), 3 * 5);
+  EXPECT_EQ(count(kPacked, packed_parts()), 2 * 8);
+  const Part four_bytes = part("U8", {2, 2}, std::vector<std::uint8_t>(4));
+  const Part two_scales = part("F8_E8M0", {2, 1}, std::vector<std::uint8_t>(2, 127));
+  EXPECT_EQ(count(kFp8, {{"x.weight", four_bytes}, {"x.scale", two_scales}}), 8);
+  EXPECT_EQ(count(kPacked, {{"x.weight_packed", four_bytes}, {"x.weight_scale", two_scales}}), 8);
+  EXPECT_EQ(count("null", {{"x.weight", part("F32", {2, 2}, std::vector<float>(4))}}), 4);
+}
+
 TEST(QuantizedTensors, RefusesPartsThatTheConfigurationDoesNotAnnounce) {
   EXPECT_THAT(read("null", gptq_parts()).error,
               HasSubstr("which the configuration does not announce"));
   EXPECT_THAT(read(kGptq, packed_parts()).error,
               HasSubstr("which the configuration does not announce"));
-}
-
-TEST(Quantization, RefusesSettingsByName) {
-  const std::vector<std::pair<std::string, std::string>> cases{
-      {R"({"quant_method":"gguf"})", "quantized with 'gguf', which is not supported"},
-      {R"({"quant_method":7})", "the key 'quantization_config.quant_method' must be a string"},
-      {R"({"quant_method":"gptq","bits":3})", "is 3, only 4 and 8 are supported"},
-      {R"({"quant_method":"gptq","bits":4,"group_size":0})",
-       "group_size' is 0, it must be positive"},
-      {R"({"quant_method":"gptq","bits":4,"group_size":-5})", "group_size' is -5"},
-      {R"({"quant_method":"gptq","bits":4,"checkpoint_format":"marlin"})",
-       "checkpoint_format' is 'marlin', which is not supported; supported are: gptq, gptq_v2"},
-      {R"({"quant_method":"gptq","bits":4,"dynamic":{"+:lm_head":{"bits":8}}})",
-       "dynamic' overrides the settings of single layers"},
-      {R"({"quant_method":"awq","bits":4,"version":"gemv"})", "version' is 'gemv'"},
-      {R"({"quant_method":"awq","bits":8})", "AWQ has only 4"},
-      {R"({"quant_method":"fp8","fmt":"e5m2"})", "fmt' is 'e5m2'"},
-      {R"({"quant_method":"fp8","weight_block_size":[128]})", "must be a pair of sizes"},
-      {R"({"quant_method":"fp8","weight_block_size":[0,128]})",
-       "weight_block_size' has an element 0"},
-      {compressed("marlin-24", R"({"num_bits":4})"), "format' is 'marlin-24'"},
-      {compressed("pack-quantized", R"({"num_bits":5})"), "num_bits' is 5"},
-      {compressed("pack-quantized", R"({"num_bits":4,"strategy":"token"})"),
-       "strategy' is 'token'"},
-      {compressed("pack-quantized", R"({"num_bits":4,"actorder":"odd"})"), "actorder' is 'odd'"},
-      {R"({"quant_method":"compressed-tensors","format":"pack-quantized"})",
-       "config_groups' names no quantized weights"},
-      {R"({"quant_method":"compressed-tensors","format":"dense",)"
-       R"("sparsity_config":{"format":"sparse-24"}})",
-       "sparsity_config.format' is 'sparse-24'"},
-  };
-  for (const auto& [quantization, error] : cases) {
-    EXPECT_THAT(read(quantization, gptq_parts()).error, HasSubstr(error)) << quantization;
-  }
-}
-
-TEST(Quantization, ReadsTheFileThatAutoGptqWrites) {
-  const TemporaryFolder folder;
-  folder.write("config.json", "{}");
-  folder.write("quantize_config.json", R"({"bits":4,"group_size":8,"desc_act":false,"sym":false})");
-  folder.write("model.safetensors", file_of(gptq_parts()));
-  const auto checkpoint = open_checkpoint(folder.path());
-  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message();
-  const auto view = (*checkpoint)->matrix("x.weight", 8, 16);
-  ASSERT_TRUE(view.has_value()) << view.error().message();
-  EXPECT_EQ(values_of(*view)[3][4], gptq_value(3, 4, 0));
 }
 
 }  // namespace

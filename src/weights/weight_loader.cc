@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/mapped_file.h"
+#include "checkpoint/tensor_values.h"
 #include "tensor/float_formats.h"
 #include "weights/weight_role.h"
 
@@ -221,7 +222,7 @@ void WeightLoader::make_some(std::span<const MadeMatrix> matrices,
 DeviceVector WeightLoader::vector(const std::string& name, std::int64_t size) {
   if (!status_.ok()) return {};
   if (!has(name)) {
-    fail(data_loss(fmt::format("tensor {} is missing", name)));
+    fail(missing_tensor(checkpoint_.path(), name));
     return {};
   }
   const MatrixPart part{name, size};

@@ -278,6 +278,21 @@ TEST_F(Formats, AreConvertedAgainWhenAFileIsReplaced) {
   EXPECT_EQ(start().logits, second.logits);
 }
 
+// A configuration that asks for a layer more: the first tensor of it is a vector.
+TEST_F(Formats, NameFileAndTensorWhenOneIsMissing) {
+  fs::create_directories(folder_);
+  fs::copy(kTinyModels / "llama-mha" / "model.safetensors", folder_);
+  std::ifstream source(kTinyModels / "llama-mha" / "config.json");
+  std::string config{std::istreambuf_iterator<char>(source), {}};
+  const std::string layers = "\"num_hidden_layers\": 2";
+  ASSERT_NE(config.find(layers), std::string::npos);
+  config.replace(config.find(layers), layers.size(), "\"num_hidden_layers\": 3");
+  std::ofstream(folder_ / "config.json") << config;
+  const Outcome result = run_folder(folder_, "llama-mha", fast(WeightTarget::kAuto), {});
+  EXPECT_EQ(result.status.message(),
+            folder_.string() + ": tensor 'model.layers.2.input_layernorm.weight' is missing");
+}
+
 TEST_F(Formats, AreRefusedWhereArithmeticIsExact) {
   DeviceOptions options = fast(WeightTarget::kInt4);
   options.compute = ComputeType::kFloat32;
