@@ -116,7 +116,8 @@ Result<SpeculativeConfig> parse_speculative_config(std::string_view json) {
   ASSIGN_OR_RETURN(config.model, read_name(*tree, "model"));
   ASSIGN_OR_RETURN(const auto drafts,
                    read_count(*tree, "num_speculative_tokens", 1, kDraftCountMax));
-  config.draft_count_max = drafts.value_or(0);
+  // DeepSeek's module is one layer, made for the token after the next.
+  config.draft_count_max = drafts.value_or(config.method == DraftMethod::kMtp ? 1 : 0);
   ASSIGN_OR_RETURN(const auto batch, read_count(*tree, "disable_by_batch_size", 1, kBatchMax));
   config.draft_sequences_max = batch.value_or(0);
   RETURN_IF_ERROR(read_lookup(*tree, config.ngram));

@@ -51,6 +51,11 @@ TEST(SpeculativeConfig, FillsInLookupsAsVllmDoes) {
   EXPECT_EQ(lookups(R"(,"prompt_lookup_min":2)"), std::pair(2, 2));
 }
 
+TEST(SpeculativeConfig, DraftsOneTokenWithTheModelsOwnModule) {
+  EXPECT_EQ(parsed(R"({"method":"mtp"})").draft_count_max, 1);
+  EXPECT_EQ(parsed(R"({"method":"deepseek_mtp","num_speculative_tokens":3})").draft_count_max, 3);
+}
+
 TEST(SpeculativeConfig, ReadsADraftModelWithOrWithoutItsMethod) {
   for (const char* method : {R"("method":"draft_model",)", ""}) {
     const SpeculativeConfig config = parsed("{" + std::string(method) +
@@ -74,7 +79,6 @@ TEST(SpeculativeConfig, KnowsTheModelsOwnModuleByBothOfItsNames) {
   EXPECT_FALSE(needs_next_token_module(""));
   EXPECT_FALSE(needs_next_token_module("{"));
   expect_refused(R"({"method":"mtp","model":"a","num_speculative_tokens":1})", "draft_model");
-  expect_refused(R"({"method":"mtp"})", "num_speculative_tokens");
 }
 
 TEST(SpeculativeConfig, RefusesWhatItDoesNotKnowByName) {
