@@ -90,6 +90,18 @@ void write_content(JsonWriter& json, std::string_view type, std::string_view sch
   json.end_object().end_object();
 }
 
+// What a stream is made of: the schema is that of an event, as readers of OpenAPI 3.1 take it.
+void write_event_stream(JsonWriter& json) {
+  json.key("text/event-stream").begin_object().key("schema").begin_object();
+  json.key("type").string("object").key("properties").begin_object();
+  for (const char* name : {"event", "data"}) {
+    json.key(name).begin_object().key("type").string("string").end_object();
+  }
+  json.end_object();
+  json.key("required").begin_array().string("data").end_array();
+  json.end_object().end_object();
+}
+
 // Answers of these come as events when the request says "stream": true.
 bool may_stream(const Route& route) {
   const std::string_view path = route.path;
@@ -111,7 +123,7 @@ void write_responses(JsonWriter& json, const Route& route) {
     json.key("content").begin_object();
     write_content(json, route.kind == RouteKind::kMetrics ? "text/plain" : "application/json",
                   answer_schema(route.method, path));
-    if (may_stream(route)) write_content(json, "text/event-stream", "");
+    if (may_stream(route)) write_event_stream(json);
     json.end_object();
   }
   json.end_object();

@@ -172,6 +172,11 @@ TEST_F(OpenApiTest, AnswersAndErrorsAreWhatTheSchemasSay) {
     check("POST", path, path, body, 200);
     check("POST", path, path, "{}",
           path.starts_with("/v1") || path.ends_with("tokenize") ? 400 : 422);
+    const json::value& answers = document.at("paths").at(path).at("post").at("responses");
+    if (const json::value* events =
+            answers.at("200").at("content").as_object().if_contains("text/event-stream")) {
+      EXPECT_EQ(fault(document, events->at("schema").as_object(), {{"data", "{}"}}, path), "");
+    }
   }
   for (const std::string path : {"/v1/models", "/models", "/version"}) {
     check("GET", path, path, "", 200);
