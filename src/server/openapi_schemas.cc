@@ -74,7 +74,8 @@ constexpr std::string_view kSchemas = R"json({
   "index": {"type": "integer", "minimum": 0},
   "function": {"type": "object", "required": ["name", "arguments"], "properties": {
     "name": {"type": "string"}, "arguments": {"type": "string"}}}}},
-"FinishReason": {"enum": ["stop", "length", "tool_calls", "repetition", "abort", "error"]},
+"FinishReason": {"enum": ["stop", "length", "tool_calls", "repetition", "abort", "error",
+                          "insufficient_system_resource"]},
 "ChatCompletion": {"type": "object",
   "required": ["id", "object", "created", "model", "choices", "usage", "system_fingerprint"],
   "properties": {

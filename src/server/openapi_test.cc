@@ -189,6 +189,24 @@ TEST_F(OpenApiTest, AnswersAndErrorsAreWhatTheSchemasSay) {
   check("GET", "/v1/models/{id}", "/v1/models/nobody", "", 404);
 }
 
+TEST_F(OpenApiTest, KnowsHowAnswersEndWhoseTimeIsOver) {
+  start();
+  Script script;
+  script.text = "Hello";
+  script.timeout_after = 2;
+  generator_.play(script);
+  const json::value document = get("/openapi.json").json();
+  const json::value& reasons = document.at("components").at("schemas").at("FinishReason");
+  const std::string chat = R"({"messages":[{"role":"user","content":"x"}],"max_tokens":9})";
+  for (const char* path : {"/v1/chat/completions", "/chat/completions"}) {
+    const json::value answer = post(path, chat).json();
+    const json::value& reason = answer.at("choices").at(0).at("finish_reason");
+    EXPECT_NE(std::ranges::find(reasons.at("enum").as_array(), reason),
+              reasons.at("enum").as_array().end())
+        << json::serialize(reason);
+  }
+}
+
 TEST_F(OpenApiTest, EveryFieldItNamesIsRead) {
   start();
   const json::value document = get("/openapi.json").json();
