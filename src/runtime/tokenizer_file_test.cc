@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <simdjson.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <array>
@@ -467,7 +468,8 @@ TEST(TokenizerFile, SurvivesFilesCutAndChangedAnywhere) {
 TEST(TokenizerFile, NamesTheFileThatCannotBeRead) {
   const std::string missing = ::testing::TempDir() + "no_such_tokenizer.json";
   EXPECT_EQ(read_tokenizer_file(missing).error().code(), StatusCode::kNotFound);
-  const std::string path = ::testing::TempDir() + "kun_damaged_tokenizer.json";
+  const std::string path =
+      ::testing::TempDir() + "kun_damaged_tokenizer_" + std::to_string(::getpid()) + ".json";
   std::ofstream(path) << "{";
   EXPECT_THAT(read_tokenizer_file(path, missing).error().message(), HasSubstr(path));
   std::ofstream(path) << tiny();

@@ -18,6 +18,7 @@
 #include "models/registry.h"
 #include "nn/rope.h"
 #include "op_vector.h"
+#include "test_folder.h"
 
 namespace kun {
 namespace {
@@ -377,9 +378,7 @@ TEST(OpGoldens, RunsOrExplainsEveryVectorThereIs) {
 // The tiny llama3 model with another high_freq_factor; its low_freq_factor is 1.
 Status load_with_high_factor(const std::string& value) {
   const fs::path source = fs::path(KUN_TEST_DATA) / "tiny-models" / "llama-gqa-llama3";
-  const fs::path folder = fs::path(testing::TempDir()) / "kun_llama3_factors";
-  fs::remove_all(folder);
-  fs::create_directories(folder);
+  const fs::path folder = test_folder("llama3_factors");
   fs::copy(source / "model.safetensors", folder / "model.safetensors");
   std::ifstream in(source / "config.json");
   std::string config{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};

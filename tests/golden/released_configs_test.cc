@@ -18,6 +18,7 @@
 #include "checkpoint/promised_checkpoint.h"
 #include "device/latent_attention.h"
 #include "models/registry.h"
+#include "test_folder.h"
 
 namespace kun {
 namespace {
@@ -41,9 +42,7 @@ std::set<std::string> names() {
 
 // A model folder with this configuration and a single small tensor nobody asks for.
 fs::path make_folder(const fs::path& config) {
-  const fs::path folder = fs::path(testing::TempDir()) / ("kun_released_" + config.stem().string());
-  fs::remove_all(folder);
-  fs::create_directories(folder);
+  const fs::path folder = test_folder("released_" + config.stem().string());
   fs::copy(config, folder / "config.json");
   const std::string header = R"({"unused":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
   std::ofstream out(folder / "model.safetensors", std::ios::binary);
@@ -89,9 +88,7 @@ using Changes = std::map<std::string, std::string>;  // of keys at the top to va
 
 // A folder with nothing but a configuration.
 fs::path make_bare_folder(const std::string& name, const Changes& changes = {}) {
-  const fs::path folder = fs::path(testing::TempDir()) / ("kun_bare_" + name);
-  fs::remove_all(folder);
-  fs::create_directories(folder);
+  const fs::path folder = test_folder("bare_" + name);
   std::string config = read_file(kConfigs / (name + ".json"));
   for (const auto& [key, value] : changes) {
     config = std::regex_replace(config, std::regex("\"" + key + "\"\\s*:[^,}]*,"), "");
@@ -344,9 +341,7 @@ std::string with_tensor(const std::string& file, const std::string& name) {
 // V3 checkpoints hold one layer more than num_hidden_layers says.
 TEST(ReleasedConfigs, LeavesTheNextTokenModuleAlone) {
   const fs::path source = fs::path(KUN_TEST_DATA) / "tiny-models" / "deepseek-v3";
-  const fs::path folder = fs::path(testing::TempDir()) / "kun_next_token_module";
-  fs::remove_all(folder);
-  fs::create_directories(folder);
+  const fs::path folder = test_folder("next_token_module");
   std::string config = read_file(source / "config.json");
   config.replace(config.find('{'), 1, "{\"num_nextn_predict_layers\": 1,");
   std::ofstream(folder / "config.json") << config;

@@ -18,6 +18,7 @@
 #include "checkpoint/safetensors_file.h"
 #include "executor/worker.h"
 #include "models/registry.h"
+#include "test_folder.h"
 
 namespace kun {
 namespace {
@@ -61,9 +62,7 @@ void part_rows(const SafetensorsTensor& tensor, std::int64_t first, std::int64_t
 
 // The model with its RoPE rows in halves, and a configuration that says `interleaved`.
 fs::path make_model(const std::string& interleaved) {
-  const fs::path folder = fs::path(testing::TempDir()) / ("kun_rope_interleave_" + interleaved);
-  fs::remove_all(folder);
-  fs::create_directories(folder);
+  const fs::path folder = test_folder("rope_interleave_" + interleaved);
   const auto checkpoint = open_checkpoint(kSource);
   EXPECT_TRUE(checkpoint) << checkpoint.error().message();
   const Config& config = (*checkpoint)->config();
