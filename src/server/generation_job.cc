@@ -219,7 +219,8 @@ bool GenerationJob::take_event(std::size_t prompt, StreamEvent event) {
     fail(event.status.ok() ? internal_error("the generation failed") : event.status, event.refusal);
     return false;
   }
-  if (event.finish == FinishReason::kTimeout && silent()) {
+  // Of a slow reader's events what ended the answer may come together with its tokens.
+  if (event.finish == FinishReason::kTimeout && silent() && event.tokens.empty()) {
     fail(unavailable("timeout_ms was over before the first token"), event.refusal);
     return false;
   }

@@ -227,6 +227,13 @@ TEST_F(DeadlineTest, AnAnswerWhoseTimeIsOverEndsAsItsDialectHasIt) {
   EXPECT_THAT(stream.body, HasSubstr("\"finish_reason\":\"abort\""));
   EXPECT_THAT(stream.body, HasSubstr("[DONE]"));
 
+  // As a reader finds it who was away for a while.
+  script.tokens_per_step = 2;
+  generator_.play(script);
+  const auto together = post("/v1/chat/completions", chat);
+  EXPECT_EQ(together.status, 200);
+  EXPECT_EQ(together.json().at("choices").at(0).at("message").at("content"), "He");
+
   script.timeout_after = 0;
   generator_.play(script);
   const auto silent = post("/v1/chat/completions", chat);

@@ -22,11 +22,13 @@ struct Script {
   int tokens_per_step = 1;
   std::chrono::microseconds step{200};
   int cached_count = 0;
-  Status refusal;          // instead of an answer
-  Refusal why;             // of it
-  int timeout_after = -1;  // tokens before the request's time is over
-  int fail_after = -1;     // tokens before an error
-  bool endless = false;    // repeats `text` until output_count_max
+  Status refusal;  // instead of an answer
+  Refusal why;     // of it
+  // Tokens before the request's time is over, which is told behind them, or with them where a step
+  // has as many.
+  int timeout_after = -1;
+  int fail_after = -1;   // tokens before an error
+  bool endless = false;  // repeats `text` until output_count_max
 };
 
 class ScriptedGenerator : public Generator {
@@ -200,6 +202,9 @@ class ScriptedGenerator : public Generator {
         event.end_token = token.token;
       } else if (sent >= running.request.output_count_max || end) {
         event.finish = FinishReason::kLength;
+      } else if (script.tokens_per_step > 1 && sent == script.timeout_after) {
+        event.finish = FinishReason::kTimeout;
+        event.refusal.code = kCodeTimeout;
       }
     }
     running.ended[choice] = event.finish.has_value();
