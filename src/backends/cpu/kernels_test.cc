@@ -55,7 +55,8 @@ Prepared prepare(const CpuKernels& kernels, const std::vector<float>& in, std::i
                  int tokens, bool round) {
   Prepared prepared;
   const auto count = static_cast<std::size_t>(tokens);
-  prepared.blocks.resize(static_cast<std::size_t>(cols / kBlockColumns) * count);
+  prepared.blocks.resize(static_cast<std::size_t>((cols + kBlockColumns - 1) / kBlockColumns) *
+                         count);
   prepared.floats.resize(static_cast<std::size_t>(cols) * count);
   prepared.pairs.resize(static_cast<std::size_t>((cols + 1) / 2) * count);
   prepared.lines.resize(static_cast<std::size_t>(input_bytes(InputForm::kBf16Lines, cols)) * count);
