@@ -68,7 +68,8 @@ Result<JsonDocument> JsonDocument::parse(std::string_view text, const JsonLimits
   options.max_depth = static_cast<std::size_t>(limits.depth_max);
   try {
     boost::system::error_code error;
-    json::parser parser(json::storage_ptr(), options);
+    // Values lie on the parser's stack until their array or object is complete.
+    json::parser parser(&impl->memory, options);
     parser.reset(&impl->arena);
     const std::size_t count = parser.write_some(text.data(), text.size(), error);
     if (!error && count < text.size()) error = json::make_error_code(json::error::extra_data);

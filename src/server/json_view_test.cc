@@ -70,5 +70,14 @@ TEST(JsonDocument, TheLastOfEqualKeysCounts) {
   EXPECT_EQ(json->root().find("a")->integer(), 2);
 }
 
+// A value takes 24 bytes, twice over while its array is read.
+TEST(JsonDocument, CountsWhatTheParserHoldsMeanwhile) {
+  std::string text = "[0";
+  for (int i = 1; i < 30'000; ++i) text += ",0";
+  text += "]";
+  EXPECT_FALSE(JsonDocument::parse(text, {.memory_bytes_max = 1U << 20U}).has_value());
+  EXPECT_TRUE(JsonDocument::parse(text, {.memory_bytes_max = 4U << 20U}).has_value());
+}
+
 }  // namespace
 }  // namespace kun
